@@ -10,11 +10,12 @@
 // - attention_simple.cu: whatever the others do not support (odd head dims or block sizes).
 //
 // The first and the third always, and the second with n_splits > 1, write partial results of splits of the positions;
-// attention_merge (attention_decode.cu) combines them into y.
+// attention_merge (attention_decode.cu), or the last block of the first, combines them into y.
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
 #include "ggml-cuda/attention_index.h"
+#include "ggml-cuda/made_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -47,9 +48,11 @@ struct AttentionCall {
   // Partial results of splits: acc = sum of exp(s - max) * v, unnormalized. A split that saw nothing has sum
   // 0 and leaves its acc unwritten.
   int n_splits;
-  float* acc;  // [n_tokens, n_head, n_splits, head_dim_v]
-  float* max;  // [n_tokens, n_head, n_splits]
-  float* sum;  // [n_tokens, n_head, n_splits]
+  float* acc;      // [n_tokens, n_head, n_splits, head_dim_v]
+  float* max;      // [n_tokens, n_head, n_splits]
+  float* sum;      // [n_tokens, n_head, n_splits]
+  MadeBytes made;  // of y, by the merge
+  int* counters;   // [n_tokens * blocks of heads], all 0: attention_decode merges its splits itself; or null
 
   // Returns the range of the block table's positions that a token sees.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
@@ -97,8 +100,6 @@ struct AttentionKernel {
   int heads = 1;  // decode: query heads a block
 };
 
-// Maximum bytes of shared memory per block.
-size_t shared_limit(int compute_capability);
 // Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of
 // kDecodeTile.
 AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
@@ -111,6 +112,10 @@ void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cu
 inline constexpr int kLatentHeads = 16;  // query heads a block
 AttentionKernel latent_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_latent(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
+// Whether the merge can make bytes of y.
+bool makes_merged_bytes(const AttentionCall& call);
+// Whether decode can merge the splits itself, with n_counters counters.
+bool merges_itself(const AttentionKernel& kernel, const AttentionCall& call, size_t n_counters);
 void launch_merge(const AttentionCall& call, cudaStream_t stream);
 // Anything.
 void launch_simple(const AttentionCall& call, cudaStream_t stream);

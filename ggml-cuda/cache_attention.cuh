@@ -14,6 +14,7 @@ struct AttentionTensors {
   const int32_t* positions = nullptr;  // [n_tokens]
   const int32_t* sequences = nullptr;  // [n_tokens]
   float* y = nullptr;                  // [n_tokens, n_head * head_dim_v], of a part n_head more
+  MadeBytes made;                      // of y, if makes_bytes()
 };
 
 class CacheAttention {
@@ -22,6 +23,8 @@ class CacheAttention {
   CacheAttention(const CompileContext& context, const KvLayer& kv, const AttentionOp& op, int64_t max_tokens,
                  ScratchLayout& scratch);
 
+  // In steps of few tokens, of up to max_tokens.
+  bool makes_bytes(int64_t max_tokens) const;
   void launch(const AttentionTensors& tensors, const LaunchContext& context) const;
 
  private:
@@ -44,7 +47,8 @@ class CacheAttention {
   size_t partial_at_ = 0;
 };
 
-// Lets a kernel use the shared memory that it needs; nothing without a kernel.
-void allow_shared(const AttentionKernel& kernel);
+// Lets a kernel use all shared memory of a block, `limit` bytes with its static part: the kernel serves other plans too,
+// which may need more than this one. Nothing without a kernel.
+void allow_shared(const AttentionKernel& kernel, size_t limit);
 
 }  // namespace tandem::cuda

@@ -3,7 +3,7 @@
 // match the CPU's ops.
 //
 // launch() only enqueues. It may not allocate, synchronize or depend on host data that changes from step to
-// step: launches of one token are captured once as a CUDA graph and replayed, so lengths and positions are
+// step: launches of few tokens are captured once as a CUDA graph and replayed, so lengths and positions are
 // read from device memory (the input tensors). For more tokens the grid may follow the shape.
 #pragma once
 
@@ -15,6 +15,7 @@
 
 #include "device/lowering.h"
 #include "ggml-cuda/cublas.h"
+#include "ggml-cuda/gpu.h"
 
 namespace tandem::cuda {
 
@@ -31,13 +32,24 @@ inline void check_launch(const char* kernel) {
 struct LaunchContext {
   cudaStream_t stream;
   StepShape shape;
-  std::byte* scratch;  // the device's, 256-byte aligned, at least the op's scratch_bytes
+  std::byte* scratch;         // the device's, 256-byte aligned, at least the op's scratch_bytes
+  std::byte* handed[2] = {};  // handed_bytes.h
+  int* counters = nullptr;    // [kCounters], all 0
 };
+inline constexpr size_t kCounters = 1024;
+
+struct BytesReader;
+struct BytesMaker;
 
 class CompiledOp {
  public:
   virtual ~CompiledOp() = default;
   virtual void launch(const LaunchContext& context) const = 0;
+  // Whether a step's launches depend on its numbers of tokens and outputs alone, and may be recorded.
+  virtual bool repeats(const StepShape&) const { return true; }
+  // What it may take from the op before it, and give to the one behind it: handed_bytes.h. Null: nothing.
+  virtual BytesReader* bytes_reader() { return nullptr; }
+  virtual BytesMaker* bytes_maker() { return nullptr; }
   size_t scratch_bytes = 0;  // for the largest shape of the graph
 };
 using CompiledOpPtr = std::unique_ptr<CompiledOp>;
@@ -45,8 +57,7 @@ using CompiledOpPtr = std::unique_ptr<CompiledOp>;
 // The input of an op's compile function. Addresses may be null when only scratch_bytes is asked for: compile
 // functions store addresses and never read through them.
 struct CompileContext : SegmentView {
-  int compute_capability;  // 80, 86, 89, 90, ...
-  int n_multiprocessors;
+  Gpu gpu;
   CublasHandle*
       cublas;  // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
 };
@@ -107,6 +118,8 @@ size_t chunk_unit(const Weight& weight);
 // device can read, 16-byte aligned and readable up to a multiple of 16.
 void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t at, size_t count,
              cudaStream_t stream);
+// Loads the kernels of lay_out() for all dtypes, so that none is loaded while a graph is recorded.
+void load_relayout_kernels();
 // Enqueues the relayout of `weight` from host memory to `to`, through the caller's pinned staging buffers.
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream);
 

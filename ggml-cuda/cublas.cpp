@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ggml-cuda/compiled_op.h"
 
 namespace tandem::cuda {
@@ -25,8 +26,7 @@ CublasApi load() {
   // The toolkit's own folder, in case the loader does not search it.
   if (!library) library = dlopen(("/usr/local/cuda/lib64/" + library_name()).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    throw_error(ErrorCode::io, "{}, which products of F16, BF16 and F32 matrices need, cannot be loaded: {}",
-                library_name(), dlerror());
+    throw_error(ErrorCode::io, "{} cannot be loaded: {}", library_name(), dlerror());
   }
   CublasApi api;
   bind(library, "cublasCreate_v2", api.create);
@@ -44,6 +44,20 @@ CublasApi load() {
 const CublasApi& cublas_api() {
   static const CublasApi api = load();  // tried again at the next call when it throws
   return api;
+}
+
+bool has_cublas() {
+  static const bool found = [] {
+    try {
+      cublas_api();
+      return true;
+    } catch (const Error& e) {
+      log_warning("CUDA: {}; prompts are slower without it, much slower with F16, BF16 and F32 weights",
+                  e.what());
+      return false;
+    }
+  }();
+  return found;
 }
 
 void check_cublas(cublasStatus_t status, const char* call) {

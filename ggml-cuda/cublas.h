@@ -29,6 +29,8 @@ struct CublasApi {
 
 // Any thread. Throws Error(io), naming the library, if it cannot be loaded.
 const CublasApi& cublas_api();
+// Whether it can be; warns once if not.
+bool has_cublas();
 
 // Workspace that an op using cuBLAS adds to its scratch_bytes (256-byte aligned) and passes to set_workspace
 // before its products, so that cuBLAS allocates nothing.

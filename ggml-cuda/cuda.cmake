@@ -84,6 +84,9 @@ if(TANDEM_HAVE_CUDA)
   file(GLOB TANDEM_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu
     ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cpp)
   add_library(tandem_cuda STATIC ${TANDEM_CUDA_SOURCES})
+  string(REPLACE ";" "," arch_list "${archs}")
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/ggml-cuda/cuda_device.cu PROPERTIES COMPILE_DEFINITIONS
+    "TANDEM_CUDA_ARCHS=\"${arch_list}\"")
   set_target_properties(tandem_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
   target_include_directories(tandem_cuda PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_options(tandem_cuda PRIVATE

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <optional>
 
 #include "base/checked.h"
+#include "ggml-cuda/architectures.h"
 #include "ggml-cuda/backend.h"
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
+#include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
 
@@ -26,6 +27,7 @@ void check_cuda(cudaError_t status, const char* call) {
 namespace {
 
 constexpr size_t kScratchAlignment = 256;
+constexpr size_t kCounterBytes = kCounters * sizeof(int);
 
 std::vector<CompiledOpPtr> compile_ops(const CompileContext& context) {
   return lower<CompiledOpPtr>(context, compile_rope_kv);
@@ -40,9 +42,18 @@ size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {
 class CudaExecutable final : public Executable {
  public:
   explicit CudaExecutable(std::vector<CompiledOpPtr> compiled)
-      : ops(std::move(compiled)), scratch_bytes(scratch_of(ops)) {}
+      : ops(std::move(compiled)),
+        slot_bytes(align_up(hand_bytes(ops), kScratchAlignment)),
+        scratch_bytes(kCounterBytes + 2 * slot_bytes + scratch_of(ops)) {}
+
+  LaunchContext context(cudaStream_t stream, const StepShape& shape, std::byte* scratch) const {
+    std::byte* const slots = scratch + kCounterBytes;
+    return {
+        stream, shape, slots + 2 * slot_bytes, {slots, slots + slot_bytes}, reinterpret_cast<int*>(scratch)};
+  }
 
   std::vector<CompiledOpPtr> ops;
+  size_t slot_bytes;  // of handed bytes
   size_t scratch_bytes;
   StepGraphs graphs;
 };
@@ -58,13 +69,13 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(int index, int number, const cudaDeviceProp& properties)
       : index_(index),
-        compute_capability_(properties.major * 10 + properties.minor),
-        n_multiprocessors_(properties.multiProcessorCount) {
+        gpu_{properties.major * 10 + properties.minor, properties.multiProcessorCount,
+             panel_bytes_for(static_cast<int64_t>(properties.totalGlobalMem)), properties.l2CacheSize} {
     info_.backend = kBackendName;
     info_.name = info_.backend + std::to_string(number);
     info_.description =
-        format("{}, sm_{}, {} multiprocessors, {:.1f} GiB", properties.name, compute_capability_,
-               n_multiprocessors_, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+        format("{}, sm_{}, {} multiprocessors, {:.1f} GiB", properties.name, gpu_.compute_capability,
+               gpu_.n_multiprocessors, static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   }
 
   ~CudaDevice() override {
@@ -86,7 +97,7 @@ class CudaDevice final : public Device {
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
   size_t scratch_bytes(const Segment& segment) const override {
-    return scratch_of(compile_ops({{segment}, compute_capability_, n_multiprocessors_, nullptr}));
+    return CudaExecutable(compile_ops({{segment}, gpu_, nullptr})).scratch_bytes;
   }
 
   PinnedBytes pinned_bytes() const override { return {Stream::kRingBytes, Fetcher::kStagingBytes}; }
@@ -141,30 +152,29 @@ class CudaDevice final : public Device {
   }
 
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {
-    const Stream& stream = use();
+    Stream& stream = use();
     if (!opened_->fetcher) opened_->fetcher.emplace(index_);
     return opened_->fetcher->fetch(to, weight, stream.shared(after));
   }
   void join(Event fetched) override {
-    const Stream& stream = use();
+    Stream& stream = use();
     if (opened_->fetcher) opened_->fetcher->join(fetched, stream.get());
   }
 
   std::unique_ptr<Executable> compile(const Segment& segment) override {
     use();
-    auto executable = std::make_unique<CudaExecutable>(
-        compile_ops({{segment}, compute_capability_, n_multiprocessors_, &opened_->cublas}));
+    auto executable = std::make_unique<CudaExecutable>(compile_ops({{segment}, gpu_, &opened_->cublas}));
     reserve_scratch(executable->scratch_bytes);
     return executable;
   }
 
   void run(Executable& executable, const StepShape& shape) override {
-    const Stream& stream = use();
+    Stream& stream = use();
     auto& own = static_cast<CudaExecutable&>(executable);
     reserve_scratch(own.scratch_bytes);
-    const LaunchContext context{stream.get(), shape, scratch_};
-    if (shape.n_tokens == 1) return own.graphs.run(own.ops, context);
-    for (const CompiledOpPtr& op : own.ops) op->launch(context);
+    const LaunchContext context = own.context(stream.get(), shape, scratch_);
+    StepGraphs::can_record(own.ops, shape) ? own.graphs.run(own.ops, context)
+                                           : launch_one_by_one(own.ops, context);
   }
 
  private:
@@ -183,28 +193,17 @@ class CudaDevice final : public Device {
     scratch_bytes_ = 0;
     TANDEM_CUDA(cudaFree(std::exchange(scratch_, nullptr)));
     scratch_ = alloc(n_bytes);
+    TANDEM_CUDA(cudaMemsetAsync(scratch_, 0, std::min(kCounterBytes, n_bytes), opened_->stream.get()));
     scratch_bytes_ = n_bytes;
   }
 
   int index_;  // the driver's
-  int compute_capability_;
-  int n_multiprocessors_;
+  Gpu gpu_;
   DeviceInfo info_;
   mutable std::optional<Opened> opened_;
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
 };
-
-// Whether this build has code for a GPU: machine code runs on later minors of its generation, PTX (built only
-// for the last architecture) is translated for newer ones.
-bool has_code_for(int compute_capability) {
-  constexpr int archs[] = {__CUDA_ARCH_LIST__};  // 800, 900, ...
-  for (const int arch : archs) {
-    const int built = arch / 10;
-    if (built / 10 == compute_capability / 10 && built <= compute_capability) return true;
-  }
-  return compute_capability > *std::max_element(std::begin(archs), std::end(archs)) / 10;
-}
 
 std::string version_text(int version) {
   return format("{}.{}", version / 1000, version % 1000 / 10);
@@ -238,7 +237,7 @@ FoundDevices find_devices() {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
       found.why_none = why_none(cudaGetLastError());
-    } else if (!has_code_for(properties.major * 10 + properties.minor)) {
+    } else if (!has_code_for(TANDEM_CUDA_ARCHS, properties.major * 10 + properties.minor)) {
       found.why_none = format("this build has no code for {} (sm_{}{})", properties.name, properties.major,
                               properties.minor);
     } else {

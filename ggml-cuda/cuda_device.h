@@ -1,5 +1,5 @@
 // NVIDIA GPUs as devices, on CUDA streams and events. A device is one GPU: one compute stream in whose order
-// everything happens, weights re-laid out at upload, segments of one token captured as CUDA graphs.
+// everything happens, weights re-laid out at upload, segments of few tokens captured as CUDA graphs.
 #pragma once
 
 #include "device/registry.h"

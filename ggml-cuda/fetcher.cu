@@ -17,15 +17,12 @@ int copier_count() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 6);
 }
 
-// Does nothing, and does not begin early: so later kernels, which may begin before it has ended, cannot begin
-// before what the stream waits for.
-__global__ void fence_kernel() {}
-
 }  // namespace
 
 Fetcher::Fetcher(int device) : device_(device), copiers_(copier_count()) {
   try {
     take_memory();
+    load_relayout_kernels();
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error&) {
     give_memory_back();
@@ -96,9 +93,6 @@ void Fetcher::join(uint64_t fetched, cudaStream_t stream) {
   if (!event) return;  // the stream has waited for it, or for a later one, or nothing came of it
   TANDEM_CUDA(cudaStreamWaitEvent(stream, event.get(), 0));
   spare_.push_back(std::move(event));
-  lock.unlock();
-  fence_kernel<<<1, 1, 0, stream>>>();
-  check_launch("fence_kernel");
 }
 
 void Fetcher::check() {
@@ -132,6 +126,9 @@ void Fetcher::work() {
         event = record_complete();
       } catch (...) {
         failure = std::current_exception();
+        // What was enqueued may still read pieces that no event protects, or write to the slot.
+        cudaStreamSynchronize(copies_);
+        cudaStreamSynchronize(layouts_);
       }
       lock.lock();
       if (event) complete_.push_back({n_issued_ + 1, std::move(event)});

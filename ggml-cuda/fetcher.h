@@ -47,7 +47,8 @@ class Fetcher {
 
   // Numbers fetches from 1. `after` may be null.
   uint64_t fetch(std::byte* to, const Weight& weight, SharedEvent after);
-  // Work enqueued to the stream (always the same one) after this call starts when the fetch is complete.
+  // Work enqueued to the stream (always the same one) after this call starts when the fetch is complete; of kernels that
+  // may begin early, those behind a fence (fence.h).
   // Blocks until all copies of the fetch are enqueued.
   void join(uint64_t fetched, cudaStream_t stream);
   void check();

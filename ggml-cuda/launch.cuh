@@ -8,13 +8,8 @@
 
 namespace tandem::cuda {
 
-// Whether a kernel's code, as loaded on the current device, has the instructions above.
-template <class Kernel>
-bool can_overlap(Kernel kernel) {
-  cudaFuncAttributes attributes{};
-  TANDEM_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-  return attributes.ptxVersion >= 90;
-}
+// Whether a kernel's code, as loaded on the current device, has the instructions of overlap.h. Any thread.
+bool can_overlap(const void* kernel);
 
 template <class... Parameters, class... Arguments>
 void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
@@ -28,7 +23,7 @@ void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = can_overlap(kernel) ? 1 : 0;
+  config.numAttrs = can_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   TANDEM_CUDA(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 

@@ -7,6 +7,7 @@
 
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/relayout.h"
+#include "ggml-cuda/stream.h"
 
 namespace tandem::cuda {
 namespace {
@@ -47,20 +48,13 @@ __global__ void __launch_bounds__(kThreads)
 class EventPair {
  public:
   EventPair() {
-    for (cudaEvent_t& event : events_) TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    for (SharedEvent& event : events_) event = make_event();
   }
-  ~EventPair() {
-    for (cudaEvent_t event : events_) {
-      if (event) cudaEventDestroy(event);
-    }
-  }
-  EventPair(const EventPair&) = delete;
-  EventPair& operator=(const EventPair&) = delete;
-  void record(int i, cudaStream_t stream) { TANDEM_CUDA(cudaEventRecord(events_[i], stream)); }
-  void wait(int i) { TANDEM_CUDA(cudaEventSynchronize(events_[i])); }  // at once when never recorded
+  void record(int i, cudaStream_t stream) { TANDEM_CUDA(cudaEventRecord(events_[i].get(), stream)); }
+  void wait(int i) { TANDEM_CUDA(cudaEventSynchronize(events_[i].get())); }  // at once when never recorded
 
  private:
-  cudaEvent_t events_[2] = {};
+  SharedEvent events_[2];
 };
 
 // Calls fn(half of the staging buffer, offset, bytes) for chunks of whole units, when the half is free; fn
@@ -102,6 +96,15 @@ void lay_out(std::byte* to, const Weight& weight, const std::byte* from, size_t 
     relayout_kernel<T><<<grid, kThreads, 0, stream>>>(from, first, n, file_blocks_per_mat, to, offsets);
   });
   check_launch("relayout_kernel");
+}
+
+void load_relayout_kernels() {
+  for (const DTypeInfo& info : all_dtypes()) {
+    for_format(info.dtype, [&]<DType T>() {
+      cudaFuncAttributes attributes{};
+      TANDEM_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(relayout_kernel<T>)));
+    });
+  }
 }
 
 void upload_weight(std::byte* to, const Weight& weight, std::span<std::byte> staging, cudaStream_t stream) {

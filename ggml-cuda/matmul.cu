@@ -9,21 +9,6 @@ namespace {
 
 constexpr int kReduceThreads = 256;
 
-// Maximum shared memory of a multiprocessor and of a block, in KiB.
-struct SharedLimits {
-  int multiprocessor, block;
-};
-SharedLimits shared_limits(int compute_capability) {
-  switch (compute_capability) {
-    case 80:
-    case 87: return {164, 163};
-    case 90:
-    case 100:
-    case 103: return {228, 227};
-    default: return {100, 99};
-  }
-}
-
 // Adds up the partial sums of the column slices. Bytes: 4 n m (n_slices + 1).
 __global__ void __launch_bounds__(kReduceThreads) add_slices_kernel(const __grid_constant__ MatmulArgs args) {
   const int64_t count = static_cast<int64_t>(args.n) * args.w.m;
@@ -37,13 +22,12 @@ __global__ void __launch_bounds__(kReduceThreads) add_slices_kernel(const __grid
 template <DType T, int kPairs>
 void launch(MatmulArgs args, dim3 grid, const Gpu& gpu, cudaStream_t stream) {
   using M = Matmul<T, kPairs>;
-  const SharedLimits limits = shared_limits(gpu.compute_capability);
+  const auto multiprocessor = static_cast<int>(shared_of_multiprocessor(gpu.compute_capability));
   // As many stages as leave room for three blocks a multiprocessor.
   args.n_stages = kMaxStages;
-  while (args.n_stages > 2 && M::shared_bytes(args.n_stages) > (limits.multiprocessor / 3 - 1) * 1024)
-    --args.n_stages;
+  while (args.n_stages > 2 && M::shared_bytes(args.n_stages) > multiprocessor / 3 - 1024) --args.n_stages;
   const int shared_bytes = M::shared_bytes(args.n_stages);
-  TANDEM_CHECK(shared_bytes <= limits.block * 1024);
+  TANDEM_CHECK(static_cast<size_t>(shared_bytes) <= shared_limit(gpu.compute_capability));
   const auto kernel = matmul_kernel<T, kPairs>;
   TANDEM_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   kernel<<<grid, kMatmulThreads, static_cast<size_t>(shared_bytes), stream>>>(args);

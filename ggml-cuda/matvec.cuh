@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml-cuda/matvec.h"
+#include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
 
@@ -32,29 +33,102 @@ __device__ inline void prepare_grid(DType dtype, uint32_t* grid) {
   }
 }
 
+// After the warp has stored rows `first` .. first + n - 1 of the results: if they complete a run of kMadeRows, makes the
+// bytes of the run.
+__device__ inline void make_bytes(const MatvecArgs& args, int first, int n, int lane) {
+  const int m = args.targets[0].w.m, run = first / kMadeRows;
+  __syncwarp();
+  int n_before = 0;
+  if (lane == 0) {
+    __threadfence();  // what the warp has stored is in memory before it is counted
+    n_before = atomicAdd(&args.made.counters[run], n);
+    __threadfence();
+  }
+  n_before = __shfl_sync(0xffffffffu, n_before, 0);
+  if (n_before + n < kMadeRows) return;
+  if (lane == 0) args.made.counters[run] = 0;
+  const int column = run * kMadeRows + kLaneColumns * lane;
+  for (int token = 0; token < args.n; ++token) {
+    const float* y = args.targets[0].y + static_cast<int64_t>(token) * m + column;
+    float values[kLaneColumns];
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; i += 4) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(y + i));  // other multiprocessors' stores
+      values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
+    }
+    encode_columns(values, true, token, column, m, args.made);
+  }
+}
+
+// The tasks of a block that are of one target: first, first + step, ...
+template <int N>
+struct BlockTasks {
+  const MatvecArgs& args;
+  int target;
+  TaskShare share;
+  int step;
+  const uint32_t* grid;
+  float* partial;  // [2][kMatvecWarps][2 N], of even and odd tasks
+
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  __device__ int count() const { return share.count; }
+  __device__ int block_of(int task) const { return share.first + task * step; }
+  __device__ RowPair rows(int task) const {
+    return row_pair(args, target, warp_share(block_of(task), warp(), args.slice_bits).pair, 0, grid);
+  }
+  template <class Prefetch>
+  __device__ void prefetch(Prefetch&& fn) const {
+    for (int task = 1; task < share.count && task <= args.n_prefetched; ++task) fn(task);
+  }
+  __device__ void done(int task, float* all) const {
+    float(&sums)[2 * N] = *reinterpret_cast<float(*)[2 * N]>(all);
+    sum_over_lanes(sums);
+    float* to = partial + task % 2 * kMatvecWarps * 2 * N;
+    if (lane() == 0) {
+#pragma unroll
+      for (int i = 0; i < 2 * N; ++i) to[warp() * 2 * N + i] = sums[i];
+    }
+    // With a pair of its own, a warp need not wait for the others.
+    const bool alone = args.slice_bits == 0;
+    alone ? __syncwarp() : __syncthreads();
+    const int at = alone ? lane() : static_cast<int>(threadIdx.x);
+    const int pair = alone ? warp() : at / N, token = alone ? at : at % N;
+    if (pair < pairs_per_block(args.slice_bits) && token < args.n) {
+      store_pair(args, target, block_of(task) * pairs_per_block(args.slice_bits) + pair, token,
+                 sum_of_slices<N>(to, pair, args.slice_bits, token),
+                 sum_of_slices<N>(to, pair, args.slice_bits, N + token));
+    }
+    if (args.made.counters && (alone || warp() == 0)) {
+      const int first = block_of(task) * pairs_per_block(args.slice_bits) + (alone ? warp() : 0);
+      make_bytes(args, first, alone ? 1 : pairs_per_block(args.slice_bits), lane());
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * N; ++i) sums[i] = 0.0f;
+  }
+};
+
 template <int N, class Kernels>
 __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
     matvec_kernel(const __grid_constant__ MatvecArgs args) {
-  __shared__ float partial[kMatvecWarps * 2 * N];
+  __shared__ float partial[2 * kMatvecWarps * 2 * N];
   __shared__ uint32_t grid[Kernels::kGridWords];
   let_next_begin();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int target = target_of_block(args, static_cast<int>(blockIdx.x));
-  const int block = static_cast<int>(blockIdx.x) - args.targets[target].first_block;
-  prepare_grid<Kernels>(args.targets[target].w.dtype, grid);
-  float sums[2 * N] = {};
-  lane_sums<N, Kernels>(args, target, warp_share(block, warp, args.slice_bits), lane, sums, grid);
-  sum_over_lanes(sums);
-  if (lane == 0) {
-#pragma unroll
-    for (int i = 0; i < 2 * N; ++i) partial[warp * 2 * N + i] = sums[i];
-  }
-  __syncthreads();
-  const int pair = static_cast<int>(threadIdx.x) / N, token = static_cast<int>(threadIdx.x) % N;
-  if (pair < pairs_per_block(args.slice_bits) && token < args.n) {
-    store_pair(args, target, block * pairs_per_block(args.slice_bits) + pair, token,
-               sum_of_slices<N>(partial, pair, args.slice_bits, token),
-               sum_of_slices<N>(partial, pair, args.slice_bits, N + token));
+  const int step = static_cast<int>(gridDim.x);
+  for (int t = 0; t < n_task_targets(args); ++t) {
+    const BlockTasks<N> tasks{args, t,    tasks_of_block(args, t, static_cast<int>(blockIdx.x), step),
+                              step, grid, partial};
+    if (tasks.count() == 0) continue;
+    prepare_grid<Kernels>(args.targets[t].w.dtype, grid);
+    float sums[2 * N] = {};
+    const DeviceWeight& w = args.targets[t].w;
+    const WarpShare share = warp_share(0, BlockTasks<N>::warp(), args.slice_bits);
+    Kernels::template with_multiply<N>(w, [&](auto multiply) {
+      multiply(tasks, w.k, first_piece(share, BlockTasks<N>::lane()), 32u << args.slice_bits, args.input, 0,
+               args.n, sums);
+    });
+    __syncthreads();  // all have read the sums and the grid
   }
 }
 

@@ -7,6 +7,11 @@
 // requested before the current ones are used, and the first ones before the previous kernel has ended.
 // Partial sums go through shuffles, then through shared memory, in a fixed order.
 //
+// The grid has no more blocks than the GPU runs at once. A block has several tasks (the pairs of 1, 2 or 4 rows that its
+// warps can take), the same number as the others or one less, and requests pieces of the next while it adds up the
+// sums of the last: so no part of the grid is left to run alone at the end. What the block will read after its first
+// task goes to the L2 cache before the previous kernel has ended.
+//
 // Floor: the bytes of the weights over the memory's bandwidth (4096 x 4096 in Q4_K: 9.4 MB, 3.1 us at 3
 // TB/s). At n = 1 unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a
 // comes near its own limit.
@@ -16,13 +21,14 @@
 
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/formats.h"
+#include "ggml-cuda/made_bytes.h"
+#include "ggml-cuda/matvec_grid.h"
 #include "ggml-cuda/overlap.h"
 #include "ggml-cuda/products.h"
 
 namespace tandem::cuda {
 
 inline constexpr int kMaxMatvecTokens = 8;
-inline constexpr int kMatvecWarps = 4;
 inline constexpr int kMaxMatvecWeights = 4;
 
 // One weight of a launch and the destination of its results.
@@ -31,7 +37,7 @@ struct MatvecTarget {
   const float* bias = nullptr;         // [m] or null
   const float* residual = nullptr;     // [n, m] or null; may be y itself
   float* y = nullptr;                  // [n, m]
-  int first_block = 0;                 // of the grid, that works on this weight
+  int first_block = 0;                 // of the launch's tasks, that is of this weight
   const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
 };
 
@@ -51,10 +57,19 @@ struct MatvecArgs {
   int token0 = 0;                // of this launch, experts only
   int n_used = 1;
   int n_targets = 0;
-  int slice_bits = 0;  // 1, 2 or 4 warps a pair
+  int slice_bits = 0;    // 1, 2 or 4 warps a pair
+  int n_blocks = 0;      // tasks of all targets; mode linear or glu
+  int n_prefetched = 0;  // tasks of a block that go to the L2 cache at its start
+  MadeBytes made;        // of the results, mode glu only
   MatvecMode mode = MatvecMode::linear;
   Activation activation = Activation::silu;
 };
+
+// Rows of results whose bytes are made by the warp that stores the last of them.
+inline constexpr int kMadeRows = 256;
+constexpr bool makes_matvec_bytes(int m) {
+  return m % kMadeRows == 0 && m / kMadeRows <= 1024;
+}
 
 TANDEM_HD constexpr bool is_paired(MatvecMode mode) {  // two rows of two matrices, rather than of one
   return mode == MatvecMode::glu || mode == MatvecMode::experts_glu;
@@ -67,15 +82,6 @@ TANDEM_HD constexpr int n_pairs(MatvecMode mode, int m) {
 
 TANDEM_HD constexpr int pairs_per_block(int slice_bits) {
   return kMatvecWarps >> slice_bits;
-}
-
-// log2 of the warps that share a row pair. Few, so that a lane has four pieces of a row and what surrounds
-// them weighs little; more where there are too few rows to keep the memory busy.
-constexpr int matvec_slice_bits(int pairs, int pieces, int n_multiprocessors) {
-  int bits = 0;
-  while (bits < 2 && 128 << (bits + 1) <= pieces) ++bits;
-  while (bits < 2 && 32 << bits < pieces && pairs << bits < 12 * n_multiprocessors) ++bits;
-  return bits;
 }
 
 // The pair and the slice of a warp, of block `block` of a target.
@@ -113,24 +119,58 @@ struct RowPair {
   const uint32_t* grid = nullptr;
 };
 
-// Calls use(raw, piece) for the pieces first, first + step, ... below count, whose `raw` load(raw, piece,
-// valid) has requested one turn before; the first before the previous kernel's results are waited for. Two
-// buffers in turn, so that nothing moves between registers.
-template <class Raw, class Load, class Use>
-TANDEM_HD inline void stream_pieces(uint32_t first, uint32_t step, uint32_t count, Load&& load, Use&& use) {
+// The row pairs of a warp, one after the other: here one, whose sums the caller takes.
+struct OneTask {
+  RowPair pair;
+  TANDEM_HD int count() const { return 1; }
+  TANDEM_HD const RowPair& rows(int) const { return pair; }
+  TANDEM_HD void done(int, float*) const {}  // takes the sums of a task, and sets them to 0
+  template <class Prefetch>
+  TANDEM_HD void prefetch(Prefetch&&) const {}  // calls it with those tasks that shall go to the L2 cache
+};
+
+// Calls use(raw, piece) for the pieces first, first + step, ... below count of every task, whose `raw` load(raw, piece,
+// valid) has requested one turn before, of the task of the last go_to(task); the first before the previous kernel's
+// results are waited for. The lanes of a warp take the same turns, in pairs: two buffers, so that nothing moves between
+// registers.
+template <class Raw, class Tasks, class GoTo, class Load, class Use>
+TANDEM_HD inline void stream_pieces(const Tasks& tasks, uint32_t first, uint32_t step, uint32_t count,
+                                    float* sums, GoTo&& go_to, Load&& load, Use&& use) {
+  const uint32_t n_pairs =
+      count > first / 32 * 32 ? (count - first / 32 * 32 + 2 * step - 1) / (2 * step) : 1;
+  const int n_tasks = tasks.count();
   Raw a{}, b{};
-  uint32_t piece = first;
-  load(a, piece, piece < count);
+  go_to(0);
+  load(a, first, first < count);
   wait_for_previous();
-  while (piece < count) {
-    load(b, piece + step, piece + step < count);
-    use(a, piece);
-    piece += step;
-    if (piece >= count) break;
-    load(a, piece + step, piece + step < count);
-    use(b, piece);
-    piece += step;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+  for (int task = 0; task < n_tasks; ++task) {
+    uint32_t piece = first;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+    for (uint32_t pair = n_pairs; pair > 0; --pair, piece += 2 * step) {
+      load(b, piece + step, piece + step < count);
+      if (piece < count) use(a, piece);
+      uint32_t next = piece + 2 * step;
+      bool valid = next < count;
+      if (pair == 1) {
+        next = first;
+        valid = task + 1 < n_tasks && first < count;
+        if (task + 1 < n_tasks) go_to(task + 1);
+      }
+      load(a, next, valid);
+      if (piece + step < count) use(b, piece + step);
+    }
+    tasks.done(task, sums);
   }
+}
+
+// The lines of bytes [0, n_bytes) that a lane brings to the L2 cache, where lanes first, first + step, ... share them.
+TANDEM_HD inline void prefetch_lines(const std::byte* from, int64_t n_bytes, uint32_t first, uint32_t step) {
+  for (int64_t at = int64_t{128} * first; at < n_bytes; at += int64_t{128} * step) prefetch_to_l2(from + at);
 }
 
 // Returns the contribution of one piece of a quantized row to the sum of one token. codes [4]; x: the bytes
@@ -178,19 +218,34 @@ TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes
 
 // Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 ..
 // token0 + n - 1. step is a multiple of 8.
-template <DType T, int N>
-TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first, uint32_t step,
+template <DType T, int N, class Tasks>
+TANDEM_HD inline void multiply_pieces(const Tasks& tasks, int k, uint32_t first, uint32_t step,
                                       const ProductInput& input, int token0, int n, float* sums) {
   struct Raw {
     RawBlock row[2];
   };
   const auto pieces = static_cast<uint32_t>(k) / kBlockColumns;
-  const Planes at[2] = {advance<T>(rows.planes[0], rows.first[0]), advance<T>(rows.planes[1], rows.first[1])};
+  Planes at[2];
+  const auto go_to = [&](int task) {
+    const RowPair rows = tasks.rows(task);
+    for (int r = 0; r < 2; ++r) at[r] = advance<T>(rows.planes[r], rows.first[r]);
+  };
   const Activations& x = input.encoded[static_cast<int>(encoding_of(T))];
   const std::byte* x_q = x.q + static_cast<int64_t>(token0) * k;
   const BlockMeta* x_meta = x.meta + static_cast<int64_t>(token0) * pieces;
   const int in_super = static_cast<int>(first % kSuperBlocks);  // of all the lane's pieces
-  const SharedGrid grid{rows.grid};
+  const SharedGrid grid{tasks.rows(0).grid};
+  tasks.prefetch([&](int task) {
+    constexpr PieceBytes bytes = piece_bytes(T);
+    const RowPair rows = tasks.rows(task);
+    for (int r = 0; r < 2; ++r) {
+      const Planes row = advance<T>(rows.planes[r], rows.first[r]);
+      prefetch_lines(row.low, int64_t{bytes.low} * pieces, first, step);
+      prefetch_lines(row.high, int64_t{bytes.high} * pieces, first, step);
+      prefetch_lines(row.scale, int64_t{bytes.scale} * pieces, first, step);
+      prefetch_lines(row.super, int64_t{bytes.super} * pieces / kSuperBlocks, first, step);
+    }
+  });
 
   const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
     for (int r = 0; r < 2; ++r) raw.row[r] = load_block<T>(at[r], piece, valid);
@@ -216,7 +271,7 @@ TANDEM_HD inline void multiply_pieces(const RowPair& rows, int k, uint32_t first
       }
     }
   };
-  stream_pieces<Raw>(first, step, pieces, load, use);
+  stream_pieces<Raw>(tasks, first, step, pieces, sums, go_to, load, use);
 }
 
 template <DType T>
@@ -227,17 +282,27 @@ TANDEM_HD inline float float_of(uint32_t bits) {
 }
 
 // The same for rows of floats, 16 bytes a piece.
-template <DType T, int N>
-TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, uint32_t first, uint32_t step,
+template <DType T, int N, class Tasks>
+TANDEM_HD inline void multiply_floats(const Tasks& tasks, int k, uint32_t first, uint32_t step,
                                       const ProductInput& input, int token0, int n, float* sums) {
   struct Raw {
     uint32_t row[2][4];
   };
   constexpr int kValues = kFloatPiece / float_bytes(T), kPerWord = kValues / 4;
-  const std::byte* at[2];
-  for (int r = 0; r < 2; ++r) at[r] = rows.planes[r].low + static_cast<uint64_t>(rows.first[r]) * kFloatPiece;
+  const std::byte* at[2] = {};
+  const auto row_at = [](const RowPair& rows, int r) {
+    return rows.planes[r].low + static_cast<uint64_t>(rows.first[r]) * kFloatPiece;
+  };
   const float* x = input.x + static_cast<int64_t>(token0) * k;
+  tasks.prefetch([&](int task) {
+    const RowPair rows = tasks.rows(task);
+    for (int r = 0; r < 2; ++r) prefetch_lines(row_at(rows, r), int64_t{k} * float_bytes(T), first, step);
+  });
 
+  const auto go_to = [&](int task) {
+    const RowPair rows = tasks.rows(task);
+    for (int r = 0; r < 2; ++r) at[r] = row_at(rows, r);
+  };
   const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
     for (int r = 0; r < 2; ++r)
       load_words<4>(at[r] + static_cast<uint64_t>(piece) * kFloatPiece, raw.row[r], valid);
@@ -260,15 +325,13 @@ TANDEM_HD inline void multiply_floats(const RowPair& rows, int k, uint32_t first
       }
     }
   };
-  stream_pieces<Raw>(first, step, static_cast<uint32_t>(k) / kValues, load, use);
+  stream_pieces<Raw>(tasks, first, step, static_cast<uint32_t>(k) / kValues, sums, go_to, load, use);
 }
 
 // Rows of floats of awkward length, element by element; rare, and small when it happens.
 template <int N>
-TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k, uint32_t first,
-                                        uint32_t step, const ProductInput& input, int token0, int n,
-                                        float* sums) {
-  wait_for_previous();
+TANDEM_HD inline void add_elements(DType dtype, const RowPair& rows, int k, uint32_t first, uint32_t step,
+                                   const ProductInput& input, int token0, int n, float* sums) {
   for (uint32_t column = first; column < static_cast<uint32_t>(k); column += step) {
     for (int r = 0; r < 2; ++r) {
       const int64_t at = static_cast<int64_t>(rows.first[r]) + column;
@@ -287,13 +350,22 @@ TANDEM_HD inline void multiply_elements(DType dtype, const RowPair& rows, int k,
   }
 }
 
+template <int N, class Tasks>
+TANDEM_HD inline void multiply_elements(DType dtype, const Tasks& tasks, int k, uint32_t first, uint32_t step,
+                                        const ProductInput& input, int token0, int n, float* sums) {
+  wait_for_previous();
+  for (int task = 0; task < tasks.count(); ++task) {
+    add_elements<N>(dtype, tasks.rows(task), k, first, step, input, token0, n, sums);
+    tasks.done(task, sums);
+  }
+}
+
 // The same for rows of any block format, as in the file: dequantizes a piece of 32 columns and multiplies it
 // with the input's. Cost: a few operations per element, so it reaches a fraction of the memory bandwidth.
 template <class Block, int N>
-TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first, uint32_t step,
-                                      const ProductInput& input, int token0, int n, float* sums) {
+TANDEM_HD inline void add_blocks(const RowPair& rows, int k, uint32_t first, uint32_t step,
+                                 const ProductInput& input, int token0, int n, float* sums) {
   constexpr uint32_t kPieces = Block::kElements / kBlockColumns;
-  wait_for_previous();
   for (uint32_t piece = first; piece < static_cast<uint32_t>(k) / kBlockColumns; piece += step) {
     for (int r = 0; r < 2; ++r) {
       const uint64_t at = static_cast<uint64_t>(rows.first[r]) + piece;
@@ -305,6 +377,16 @@ TANDEM_HD inline void multiply_blocks(const RowPair& rows, int k, uint32_t first
         for (int i = 0; i < kBlockColumns; ++i) sums[r * N + t] += w[i] * x[i];
       }
     }
+  }
+}
+
+template <class Block, int N, class Tasks>
+TANDEM_HD inline void multiply_blocks(const Tasks& tasks, int k, uint32_t first, uint32_t step,
+                                      const ProductInput& input, int token0, int n, float* sums) {
+  wait_for_previous();
+  for (int task = 0; task < tasks.count(); ++task) {
+    add_blocks<Block, N>(tasks.rows(task), k, first, step, input, token0, n, sums);
+    tasks.done(task, sums);
   }
 }
 
@@ -360,12 +442,31 @@ void with_kernels_of(DType dtype, Fn&& fn) {
   fn.template operator()<OwnKernels>();
 }
 
-// The target that a block of the grid works on.
-TANDEM_HD inline int target_of_block(const MatvecArgs& args, int block) {
-  int target = 0;
-  if (args.mode != MatvecMode::linear) return 0;
-  while (target + 1 < args.n_targets && block >= args.targets[target + 1].first_block) ++target;
-  return target;
+// Targets with tasks of their own.
+TANDEM_HD inline int n_task_targets(const MatvecArgs& args) {
+  return args.mode == MatvecMode::linear ? args.n_targets : 1;
+}
+
+// The tasks of a target that a block of the grid takes: number `first` of them, and every n_grid-th after it.
+struct TaskShare {
+  int first, count;
+};
+TANDEM_HD inline TaskShare tasks_of_block(const MatvecArgs& args, int target, int block, int n_grid) {
+  const bool is_last = target + 1 == n_task_targets(args);
+  const int begin = args.targets[target].first_block;
+  const int end = is_last ? args.n_blocks : args.targets[target + 1].first_block;
+  const int first = block >= begin ? block : block + (begin - block + n_grid - 1) / n_grid * n_grid;
+  return {first - begin, first < end ? (end - first + n_grid - 1) / n_grid : 0};
+}
+
+// Fills in first_block of the targets and n_blocks, for the slice_bits.
+inline void number_tasks(MatvecArgs& args) {
+  args.n_blocks = 0;
+  for (int t = 0; t < n_task_targets(args); ++t) {
+    const int per_block = pairs_per_block(args.slice_bits);
+    args.targets[t].first_block = args.n_blocks;
+    args.n_blocks += (n_pairs(args.mode, args.targets[t].w.m) + per_block - 1) / per_block;
+  }
 }
 
 // The rows of a pair of a target; `expert` 0 where there are none.
@@ -406,7 +507,8 @@ TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare sh
   const DeviceWeight& w = args.targets[target].w;
   const RowPair rows = row_pair(args, target, share.pair, 0, grid);
   Kernels::template with_multiply<N>(w, [&](auto multiply) {
-    multiply(rows, w.k, first_piece(share, lane), 32u << args.slice_bits, args.input, 0, args.n, sums);
+    multiply(OneTask{rows}, w.k, first_piece(share, lane), 32u << args.slice_bits, args.input, 0, args.n,
+             sums);
   });
 }
 
@@ -425,7 +527,8 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
       if (expert < 0) return;
       const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
-      return multiply(rows, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
+      return multiply(OneTask{rows}, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1,
+                      sums);
     }
     for (int i = share.slice; i < args.n_used; i += n_slices) {
       float part[2] = {};
@@ -433,7 +536,7 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
       if (expert < 0) continue;
       const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
       if (lane == 0) add_expert_bias(args, share.pair, expert, part);
-      multiply(rows, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);
+      multiply(OneTask{rows}, w.k, first, 32u, args.input, token * args.n_used + i, 1, part);
       const float weight = route_weight(args, token, i);
       sums[0] += weight * part[0];
       sums[1] += weight * part[1];

@@ -70,6 +70,13 @@ TANDEM_HD inline float add_rn(float a, float b) {
 #endif
 }
 
+// Brings the line of an address to the L2 cache, ahead of its use.
+TANDEM_HD inline void prefetch_to_l2([[maybe_unused]] const void* at) {
+#if defined(__CUDA_ARCH__) || defined(TANDEM_EMULATED_CUDA)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
 // Byte i of the result is byte (selector >> 4i & 7) of the eight bytes b:a. Bit 3 of a selector must be 0.
 TANDEM_HD inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDA_ARCH__

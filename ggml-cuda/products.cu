@@ -11,15 +11,6 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kPanelBytes = int64_t{64}
-                                << 20;  // bf16 weights at a time: much of it still in L2 when it is read
-
-// Tokens up to which the integer kernel is the faster one. Making bf16 panels moves 4.6 bytes a weight (2.6
-// to make one, 2 to read it back), whatever n; then cuBLAS does two to three times the operations a second on
-// GPUs whose 16-bit units are fast, and no more on the others. To be confirmed by measurement.
-int64_t max_mma_tokens(int compute_capability) {
-  return compute_capability >= 90 ? 192 : compute_capability == 80 ? 512 : INT64_MAX;
-}
 
 template <DType To>
 __device__ uint16_t narrowed(float x) {
@@ -90,6 +81,10 @@ int64_t panel_element_bytes(DType dtype) {
   return has_planes(dtype) ? 2 : is_plain(dtype) ? 0 : 4;
 }
 
+int64_t panel_row_bytes(const DeviceWeight& w) {
+  return panel_element_bytes(w.dtype) * w.k;
+}
+
 void dequantize_rows(const DeviceWeight& w, int64_t row0, int64_t n_rows, void* to, cudaStream_t stream) {
   const int64_t per_row = w.k / kBlockColumns;
   const auto first = static_cast<uint32_t>(row0 * per_row), count = static_cast<uint32_t>(n_rows * per_row);
@@ -124,14 +119,10 @@ unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-// Chooses how many warps share a pair, from the pairs of rows and the longest row of a launch.
-int slice_bits_of(const MatvecArgs& args, int n_grids, int n_copies, int n_multiprocessors) {
-  int pairs = 0, pieces = 0;
-  for (int i = 0; i < n_grids; ++i) {
-    pairs += n_pairs(args.mode, args.targets[i].w.m) * n_copies;
-    pieces = std::max(pieces, args.targets[i].w.n_pieces);
-  }
-  return matvec_slice_bits(pairs, pieces, n_multiprocessors);
+// Chooses how many warps share a pair of an expert's rows, for some of them at a time.
+int slice_bits_of(const MatvecArgs& args, int n_copies, int n_multiprocessors) {
+  const DeviceWeight& w = args.targets[0].w;
+  return matvec_slice_bits(n_pairs(args.mode, w.m) * n_copies, w.n_pieces, n_multiprocessors);
 }
 
 unsigned blocks_of_target(const MatvecArgs& args, int target) {
@@ -194,13 +185,22 @@ namespace {
 // Targets of one kind.
 template <class Kernels>
 void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
-  const int n_grids = args.mode == MatvecMode::linear ? args.n_targets : 1;
-  args.slice_bits = slice_bits_of(args, n_grids, 1, gpu.n_multiprocessors);
-  unsigned grid = 0;
-  for (int i = 0; i < n_grids; ++i) {
-    args.targets[i].first_block = static_cast<int>(grid);
-    grid += blocks_of_target(args, i);
+  int pairs = 0, pieces = 0;
+  int64_t n_bytes = 0;
+  for (int i = 0; i < args.n_targets; ++i) {
+    const DeviceWeight& w = args.targets[i].w;
+    if (i < n_task_targets(args)) pairs += n_pairs(args.mode, w.m);
+    pieces = std::max(pieces, w.n_pieces);
+    n_bytes += w.mat_bytes;
   }
+  const int resident = matvec_resident(args.n, gpu.n_multiprocessors);
+  args.slice_bits = matvec_grid(pairs, pieces, resident).slice_bits;
+  number_tasks(args);
+  const int turns = (args.n_blocks + resident - 1) / resident;
+  const auto grid = static_cast<unsigned>((args.n_blocks + turns - 1) / turns);
+  // As many tasks a block as leave half of the L2 cache free.
+  if (gpu.l2_bytes > 0)
+    args.n_prefetched = static_cast<int>(turns * (gpu.l2_bytes / 2) / std::max<int64_t>(n_bytes, 1));
   const auto kernel = args.n == 1   ? matvec_kernel<1, Kernels>
                       : args.n == 2 ? matvec_kernel<2, Kernels>
                       : args.n <= 4 ? matvec_kernel<4, Kernels>
@@ -232,7 +232,7 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) 
   const bool down = args.mode == MatvecMode::experts_down;
   const int per_token = down ? 1 : args.n_used;
   args.slice_bits = down ? (args.n_used >= 4 ? 2 : args.n_used / 2)
-                         : slice_bits_of(args, 1, std::min(args.n, 8) * per_token, gpu.n_multiprocessors);
+                         : slice_bits_of(args, std::min(args.n, 8) * per_token, gpu.n_multiprocessors);
   const int tokens_at_once = 65535 / per_token;  // the grid's limit
   for (args.token0 = 0; args.token0 < args.n; args.token0 += tokens_at_once) {
     const int n = std::min(tokens_at_once, args.n - args.token0);
@@ -272,31 +272,41 @@ ProductInput InputEncodings::encode(const float* x, int64_t n, std::byte* scratc
   return input;
 }
 
+ProductInput InputEncodings::encode(const float* x, int64_t n, const HandedBytes& handed,
+                                    const LaunchContext& context) const {
+  if (!handed.is_handed(n)) return encode(x, n, context.scratch, context.stream);
+  ProductInput input;
+  input.x = x;
+  for (int e = 0; e < kEncodings; ++e) {
+    if (wanted_[e]) input.encoded[e] = handed.at(context, e);
+  }
+  return input;
+}
+
+BytesReader InputEncodings::reader(TensorId x) const {
+  return {x, {-1, k_, {wanted_[0], wanted_[1]}}};
+}
+
 LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t max_n,
                              const std::vector<DeviceWeight>& weights, Use use, ScratchLayout& scratch)
-    : gpu_{context.compute_capability, context.n_multiprocessors},
-      k_(k),
-      max_mma_tokens_(max_mma_tokens(context.compute_capability)) {
+    : gpu_(context.gpu), k_(k), max_mma_tokens_(max_int8_tokens(context.gpu.compute_capability)) {
   if (max_n <= kMaxMatvecTokens) return;
+  choose_kernels(max_n, weights);
   const bool all_by_mma = max_n <= max_mma_tokens_;
   size_t partial_bytes = 0, other_bytes = 0;
-  bool cublas = false;
   for (const DeviceWeight& w : weights) {
     const bool quantized = has_planes(w.dtype);
     any_quantized_ |= quantized;
-    f16_ |= w.dtype == DType::F16;
-    bf16_ |= w.dtype == DType::BF16;
+    f16_ |= by_cublas_ && w.dtype == DType::F16;
+    bf16_ |= by_cublas_ && w.dtype == DType::BF16;
     if (quantized) {
       partial_bytes =
           std::max(partial_bytes, matmul_scratch_bytes(w, std::min(max_n, max_mma_tokens_), gpu_));
       if (all_by_mma) continue;
       bf16_panels_ = true;
     }
-    if (const int64_t row = panel_element_bytes(w.dtype) * w.k; row > 0) {
-      const int64_t rows = std::min<int64_t>(w.m, std::max<int64_t>(1, kPanelBytes / row));
-      panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows * row));
-    }
-    cublas = true;
+    if (by_cublas_)
+      panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows_at_once(w) * panel_row_bytes(w)));
     other_bytes = std::max(other_bytes, sizeof(float) * static_cast<size_t>(max_n * w.m));
   }
   const auto narrow_bytes = static_cast<size_t>(2 * max_n * k);
@@ -305,9 +315,16 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
   if (bf16_ || bf16_panels_) bf16_at_ = scratch.take(narrow_bytes);
   panel_at_ = scratch.take(panel_bytes_);
   if (use == Use::gate_and_up) other_at_ = scratch.take(other_bytes);
-  if (!cublas) return;
+  if (!by_cublas_) return;
   workspace_at_ = scratch.take(kCublasWorkspaceBytes);
   if (context.cublas) cublas_ = context.cublas->get();
+}
+
+void LargeProducts::choose_kernels(int64_t max_n, const std::vector<DeviceWeight>& weights) {
+  const auto needs_cublas = [&](const DeviceWeight& w) { return !by_mma(w.dtype, max_n); };
+  if (std::none_of(weights.begin(), weights.end(), needs_cublas)) return;
+  by_cublas_ = has_cublas();
+  if (!by_cublas_) max_mma_tokens_ = INT64_MAX;
 }
 
 LargeProducts::Input LargeProducts::prepare(const InputEncodings& encodings, const float* x, int64_t n,
@@ -328,7 +345,12 @@ void LargeProducts::multiply(const MatvecTarget& target, const Input& input,
   if (by_mma(target.w.dtype, input.n)) {
     return multiply_by_mma(MatmulStore::result, Activation::silu, target, input, context);
   }
-  multiply_by_cublas(target, input, context);
+  multiply_one(target, input, context);
+}
+
+void LargeProducts::multiply_one(const MatvecTarget& target, const Input& input,
+                                 const LaunchContext& context) const {
+  by_cublas_ ? multiply_by_cublas(target, input, context) : multiply_in_steps(target, input, context);
 }
 
 void LargeProducts::multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
@@ -338,7 +360,7 @@ void LargeProducts::multiply_with_gate(Activation activation, const MatvecTarget
   }
   MatvecTarget other = target;
   other.y = reinterpret_cast<float*>(context.scratch + other_at_);
-  multiply_by_cublas(other, input, context);
+  multiply_one(other, input, context);
   combine_glu(activation, target.y, other.y, target.y, input.n * target.w.m, context.stream);
 }
 
@@ -356,10 +378,25 @@ void LargeProducts::multiply_by_mma(MatmulStore store, Activation activation, co
   launch_matmul(args, context.scratch + partial_at_, gpu_, context.stream);
 }
 
-// Rows of a weight that cuBLAS reads in one go.
+// Of a weight that is not quantized, by the kernel for few tokens.
+void LargeProducts::multiply_in_steps(const MatvecTarget& target, const Input& input,
+                                      const LaunchContext& context) const {
+  for (int64_t t = 0; t < input.n; t += kMaxMatvecTokens) {
+    MatvecArgs args;
+    args.input.x = input.encoded.x + t * k_;
+    args.n = static_cast<int>(std::min<int64_t>(kMaxMatvecTokens, input.n - t));
+    args.n_targets = 1;
+    args.targets[0] = target;
+    args.targets[0].y += t * target.w.m;
+    if (target.residual) args.targets[0].residual += t * target.w.m;
+    launch_matvec(args, gpu_, context.stream);
+  }
+}
+
+// Rows of a weight that cuBLAS reads in one go: panels of equal size.
 int64_t LargeProducts::rows_at_once(const DeviceWeight& w) const {
-  const int64_t row = panel_element_bytes(w.dtype) * w.k;
-  return row == 0 ? w.m : std::min<int64_t>(w.m, static_cast<int64_t>(panel_bytes_) / row);
+  const int64_t n_panels = (w.m * panel_row_bytes(w) + gpu_.panel_bytes - 1) / gpu_.panel_bytes;
+  return n_panels <= 1 ? w.m : (w.m + n_panels - 1) / n_panels;
 }
 
 // In cuBLAS's columns: y^T [m, n] = W [m, k] x^T [k, n]; rows of W, x and y are its columns.

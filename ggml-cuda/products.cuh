@@ -6,6 +6,9 @@
 //             to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS; dtypes without kernels of their own
 //             (dtypes.h): the weight converted to F32 panel by panel, and cuBLAS
 //
+// Without cuBLAS quantized weights take matmul.h for any number of tokens, and the others matvec.h eight tokens at a
+// time, which reads them again and again.
+//
 // All functions only enqueue on the stream.
 #pragma once
 
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "ggml-cuda/compiled_op.h"
+#include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/matmul.h"
 #include "ggml-cuda/matvec.h"
 
@@ -22,12 +26,6 @@ inline DeviceWeight device_weight(const CompileContext& context, TensorId id) {
   const Weight& w = *context.tensor(id).weight;
   return device_weight(w.dtype, context.address<std::byte>(id), w.n_rows, w.n_cols);
 }
-
-// The properties of the GPU that kernel choices depend on.
-struct Gpu {
-  int compute_capability = 0;
-  int n_multiprocessors = 0;
-};
 
 // For the why_not functions of ops: a matrix of a dtype that has kernels, a vector of floats.
 std::string why_not_weight(const Graph& graph, TensorId id);
@@ -73,7 +71,12 @@ class InputEncodings {
 
   // Encodes the input. The result is valid until the next encode here.
   ProductInput encode(const float* x, int64_t n, std::byte* scratch, cudaStream_t stream) const;
+  // The same, of bytes that the op before has made, where it has.
+  ProductInput encode(const float* x, int64_t n, const HandedBytes& handed,
+                      const LaunchContext& context) const;
   int64_t k() const { return k_; }
+  // What an op before would have to make of tensor x.
+  BytesReader reader(TensorId x) const;
 
  private:
   int64_t k_, max_n_;
@@ -114,14 +117,19 @@ class LargeProducts {
                           const LaunchContext& context) const;
 
  private:
+  // Decides by the numbers of tokens, and by what the GPU and the libraries are.
+  void choose_kernels(int64_t max_n, const std::vector<DeviceWeight>& weights);
   bool by_mma(DType dtype, int64_t n) const { return has_planes(dtype) && n <= max_mma_tokens_; }
   void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,
                        const Input& input, const LaunchContext& context) const;
   int64_t rows_at_once(const DeviceWeight& w) const;
   void multiply_by_cublas(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
+  void multiply_in_steps(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
+  void multiply_one(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
 
   Gpu gpu_;
   int64_t k_, max_mma_tokens_;
+  bool by_cublas_ = false;                                                         // what is not by mma
   bool any_quantized_ = false, f16_ = false, bf16_ = false, bf16_panels_ = false;  // among the weights
   cublasHandle_t cublas_ = nullptr;
   size_t partial_at_ = 0, f16_at_ = 0, bf16_at_ = 0, panel_at_ = 0, panel_bytes_ = 0, other_at_ = 0,

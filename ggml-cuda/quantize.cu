@@ -1,11 +1,11 @@
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/products.cuh"
+#include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumns = 8;  // of a thread of quantize_kernel
 
 // x [n, k] -> q, meta. Eight columns a thread: four threads a block of 32, a warp 256 columns; the grid's x
 // is the token. Bytes: 4 n k read, 1.25 n k written; 16 + 5 KB for a token of 4096 columns: the time of a
@@ -16,43 +16,16 @@ __global__ void __launch_bounds__(kThreads)
   let_next_begin();
   wait_for_previous();
   const int64_t token = blockIdx.x;
-  const int n_blocks = k / kBlockColumns;
-  const int column = kColumns * static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  const int column = kLaneColumns * static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const bool inside = column < k;  // all the threads that share a scale, or none
-  float values[kColumns] = {};
+  float values[kLaneColumns] = {};
   if (inside) {
     const float4* from = reinterpret_cast<const float4*>(x + token * k + column);
     const float4 a = from[0], b = from[1];
     values[0] = a.x, values[1] = a.y, values[2] = a.z, values[3] = a.w;
     values[4] = b.x, values[5] = b.y, values[6] = b.z, values[7] = b.w;
   }
-  uint32_t max_bits = 0;
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) max_bits = max(max_bits, __float_as_uint(values[i]) & 0x7fffffffu);
-#pragma unroll
-  for (int mask = 1; mask < (E == Encoding::by_32 ? 4 : 32); mask *= 2) {
-    max_bits = max(max_bits, __shfl_xor_sync(0xffffffffu, max_bits, mask));
-  }
-  const BlockScaling scaling = block_scaling(max_bits);
-
-  uint32_t words[2] = {};
-  int sum = 0;
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int value = quantize_value(values[i], scaling);
-    words[i / 4] |= static_cast<uint32_t>(value & 0xff) << i % 4 * 8;
-    sum += value;
-  }
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);             // of this half of the block
-  const int other = __shfl_xor_sync(0xffffffffu, sum, 2);  // of the other half
-  if (!inside) return;
-  const int block = column / kBlockColumns, at = column % kBlockColumns;
-  *reinterpret_cast<uint2*>(q + activation_at(token, at / 16, block, n_blocks) + at % 16) = {words[0],
-                                                                                             words[1]};
-  if (at == 0) {
-    meta[token * n_blocks + block] = {scaling.scale,
-                                      {static_cast<int16_t>(sum), static_cast<int16_t>(other)}};
-  }
+  encode_columns<E>(values, inside, token, column, k, q, meta);
 }
 
 // x [n] as 16-bit floats, four a thread; what is too large for f16 becomes its largest.
@@ -75,7 +48,8 @@ __global__ void __launch_bounds__(kThreads) narrow_kernel(const float* x, int64_
 
 void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t k, const Activations& to,
                           cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((k / kColumns + kThreads - 1) / kThreads));
+  const dim3 grid(static_cast<unsigned>(n),
+                  static_cast<unsigned>((k / kLaneColumns + kThreads - 1) / kThreads));
   const auto kernel =
       encoding == Encoding::by_32 ? quantize_kernel<Encoding::by_32> : quantize_kernel<Encoding::by_256>;
   launch_overlapping(kernel, grid, kThreads, 0, stream, x, static_cast<int>(k), const_cast<std::byte*>(to.q),

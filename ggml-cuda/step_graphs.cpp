@@ -1,6 +1,9 @@
 #include "ggml-cuda/step_graphs.h"
 
+#include <algorithm>
+
 #include "base/log.h"
+#include "ggml-cuda/fence.h"
 
 namespace tandem::cuda {
 namespace {
@@ -19,12 +22,12 @@ cudaGraph_t capture(std::span<const CompiledOpPtr> ops, const LaunchContext& con
     cudaStreamEndCapture(context.stream, &graph);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
-    log_warning("CUDA: steps of one token are launched one by one: {}", e.what());
+    log_warning("CUDA: steps of few tokens are launched one by one: {}", e.what());
     return nullptr;
   }
   if (const cudaError_t status = cudaStreamEndCapture(context.stream, &graph); status != cudaSuccess) {
     cudaGetLastError();
-    log_warning("CUDA: steps of one token are launched one by one: {}", cudaGetErrorString(status));
+    log_warning("CUDA: steps of few tokens are launched one by one: {}", cudaGetErrorString(status));
     return nullptr;
   }
   return graph;
@@ -32,17 +35,32 @@ cudaGraph_t capture(std::span<const CompiledOpPtr> ops, const LaunchContext& con
 
 }  // namespace
 
-StepGraphs::~StepGraphs() {
-  for (const Recording& r : recordings_) {
-    if (r.exec) cudaGraphExecDestroy(r.exec);
-  }
+void launch_one_by_one(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
+  launch_fence(context.stream);
+  launch_all(ops, context);
 }
 
+bool StepGraphs::can_record(std::span<const CompiledOpPtr> ops, const StepShape& shape) {
+  return shape.n_tokens <= kMaxTokens &&
+         std::all_of(ops.begin(), ops.end(), [&](const CompiledOpPtr& op) { return op->repeats(shape); });
+}
+
+StepGraphs::~StepGraphs() {
+  for (const Recording& r : recordings_) drop(r);
+}
+
+void StepGraphs::drop(const Recording& recording) {
+  if (recording.exec) cudaGraphExecDestroy(recording.exec);
+}
+
+// Moves the recording to the end.
 StepGraphs::Recording* StepGraphs::find(const StepShape& shape) {
-  for (Recording& r : recordings_) {
-    if (r.shape.n_tokens == shape.n_tokens && r.shape.n_outputs == shape.n_outputs) return &r;
-  }
-  return nullptr;
+  const auto found = std::find_if(recordings_.begin(), recordings_.end(), [&](const Recording& r) {
+    return r.n_tokens == shape.n_tokens && r.n_outputs == shape.n_outputs;
+  });
+  if (found == recordings_.end()) return nullptr;
+  std::rotate(found, found + 1, recordings_.end());
+  return &recordings_.back();
 }
 
 void StepGraphs::record(Recording& recording, std::span<const CompiledOpPtr> ops,
@@ -60,13 +78,18 @@ void StepGraphs::record(Recording& recording, std::span<const CompiledOpPtr> ops
 void StepGraphs::run(std::span<const CompiledOpPtr> ops, const LaunchContext& context) {
   Recording* recording = find(context.shape);
   if (!recording) {
-    recordings_.push_back({context.shape});
-    return launch_all(ops, context);
+    if (recordings_.size() == kMaxRecordings) {
+      TANDEM_CUDA(cudaStreamSynchronize(context.stream));  // it may be running
+      drop(recordings_.front());
+      recordings_.erase(recordings_.begin());
+    }
+    recordings_.push_back({context.shape.n_tokens, context.shape.n_outputs});
+    return launch_one_by_one(ops, context);
   }
   if (recording->recordable && (!recording->exec || recording->scratch != context.scratch)) {
     record(*recording, ops, context);
   }
-  if (!recording->exec) return launch_all(ops, context);
+  if (!recording->exec) return launch_one_by_one(ops, context);
   TANDEM_CUDA(cudaGraphLaunch(recording->exec, context.stream));
 }
 

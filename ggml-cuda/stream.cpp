@@ -1,7 +1,9 @@
 #include "ggml-cuda/stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "ggml-cuda/compiled_op.h"
 
@@ -11,6 +13,13 @@ namespace {
 // Large copies go in pieces of this size, each with an event, so that the host fills one while others travel.
 constexpr size_t kPieceBytes = size_t{2} << 20;
 constexpr size_t kMaxRecorded = 256;
+constexpr std::chrono::microseconds kAwake{100};
+
+bool is_complete(cudaEvent_t event) {
+  const cudaError_t status = cudaEventQuery(event);
+  if (status == cudaErrorNotReady) cudaGetLastError();  // else the next launch would seem to have failed
+  return status != cudaErrorNotReady;
+}
 
 }  // namespace
 
@@ -25,6 +34,7 @@ Stream::Stream() : ring_(kRingBytes, 256) {
 }
 
 Stream::~Stream() {
+  small_copies_.clear();
   if (stream_) cudaStreamSynchronize(stream_);
   close();
 }
@@ -38,14 +48,15 @@ void Stream::close() {
 
 SharedEvent make_event() {
   cudaEvent_t event;
-  TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  // Blocking: a wait that spins would take a core from the threads that compute or copy.
+  TANDEM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
   return SharedEvent(event, [](cudaEvent_t e) { cudaEventDestroy(e); });
 }
 
 uint64_t Stream::record() {
+  make_small_copies();
   // Events may never be waited for: reuse those that are complete.
-  while (recorded_.size() >= kMaxRecorded && cudaEventQuery(recorded_.front().event.get()) == cudaSuccess)
-    forget(1);
+  while (recorded_.size() >= kMaxRecorded && is_complete(recorded_.front().event.get())) forget(1);
   if (spare_.empty()) spare_.push_back(make_event());
   TANDEM_CUDA(cudaEventRecord(spare_.back().get(), stream_));
   recorded_.push_back({last_ + 1, std::move(spare_.back())});
@@ -70,7 +81,11 @@ void Stream::reach(uint64_t event) {
   TANDEM_CHECK(event <= last_);
   if (recorded_.empty() || event < recorded_.front().number) return;
   const size_t index = event - recorded_.front().number;
-  TANDEM_CUDA(cudaEventSynchronize(recorded_[index].event.get()));
+  const cudaEvent_t awaited = recorded_[index].event.get();
+  // Most steps take longer than a thread needs to sleep and wake up; short ones are waited for awake.
+  const auto until = std::chrono::steady_clock::now() + kAwake;
+  while (!is_complete(awaited) && std::chrono::steady_clock::now() < until) {}
+  TANDEM_CUDA(cudaEventSynchronize(awaited));
   forget(index + 1);
 }
 
@@ -99,6 +114,9 @@ Stream::Piece& Stream::take(size_t n_bytes) {
 }
 
 void Stream::copy_in(std::byte* to, const std::byte* from, size_t n_bytes) {
+  if (n_bytes == 0) return;
+  if (n_bytes <= kSmallCopyBytes) return add_small_copy(to, from, n_bytes);
+  make_small_copies();
   for (size_t at = 0; at < n_bytes; at += kPieceBytes) {
     const size_t n = std::min(kPieceBytes, n_bytes - at);
     const Piece& piece = take(n);
@@ -108,7 +126,25 @@ void Stream::copy_in(std::byte* to, const std::byte* from, size_t n_bytes) {
   }
 }
 
+// Copies of one kernel happen in any order.
+void Stream::add_small_copy(std::byte* to, const std::byte* from, size_t n_bytes) {
+  const bool overlaps = std::any_of(small_copies_.begin(), small_copies_.end(), [&](const SmallCopy& c) {
+    return to < c.to + c.n_bytes && c.to < to + n_bytes;
+  });
+  if (overlaps || small_copies_.size() == kMaxSmallCopies) make_small_copies();
+  std::byte* pinned = pinned_ + take(n_bytes).begin;
+  std::memcpy(pinned, from, n_bytes);
+  small_copies_.push_back({to, pinned, static_cast<uint32_t>(n_bytes)});
+}
+
+void Stream::make_small_copies() {
+  if (small_copies_.empty()) return;
+  const std::vector<SmallCopy> copies = std::exchange(small_copies_, {});
+  launch_small_copies(copies, stream_);
+}
+
 void Stream::copy_out(std::byte* to, const std::byte* from, size_t n_bytes) {
+  make_small_copies();
   for (size_t at = 0; at < n_bytes; at += kPieceBytes) {
     const size_t n = std::min(kPieceBytes, n_bytes - at);
     Piece& piece = take(n);

@@ -1,7 +1,8 @@
 // A device's stream: the order in which all its work happens. Numbers points in that order (events), and
 // copies between the device and unpinned host memory through a ring of pinned pieces, so that copies are
 // asynchronous: copy_in reads the caller's memory before it returns; copy_out has written it once the caller
-// waits for an event recorded after it.
+// waits for an event recorded after it. Small copies to the device are collected, and made together by one kernel
+// (small_copies.h) before the next work.
 //
 // One thread, with the device current. Throws Error(out_of_memory | io).
 #pragma once
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "ggml-cuda/ring.h"
+#include "ggml-cuda/small_copies.h"
 
 namespace tandem::cuda {
 
@@ -31,7 +33,11 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  cudaStream_t get() const { return stream_; }
+  // For work that is enqueued before the next call here.
+  cudaStream_t get() {
+    make_small_copies();
+    return stream_;
+  }
 
   uint64_t record();
   // Returns when everything before the event is done and the earlier copy_outs have written their bytes.
@@ -60,6 +66,8 @@ class Stream {
     SharedEvent event;
   };
 
+  void add_small_copy(std::byte* to, const std::byte* from, size_t n_bytes);
+  void make_small_copies();
   Piece& take(size_t n_bytes);
   void finish_oldest();
   void reach(uint64_t event);  // blocks until the stream has passed it
@@ -69,7 +77,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
   std::byte* pinned_ = nullptr;
   Ring<Copy> ring_;
-  std::deque<Recorded> recorded_;  // events that may not be complete, by ascending number
+  std::vector<SmallCopy> small_copies_;  // not enqueued yet
+  std::deque<Recorded> recorded_;        // events that may not be complete, by ascending number
   std::vector<SharedEvent> spare_;
   uint64_t last_ = 0;  // number of the newest event
 };

@@ -45,24 +45,29 @@ class CompiledAttention final : public CompiledOp {
         tensors_{0, context.address<const float>(op.q), context.address<const int32_t>(op.positions),
                  context.address<const int32_t>(op.sequences), context.address<float>(node.output)} {
     scratch_bytes = scratch.n_bytes();
+    if (attention_.makes_bytes(context.graph().shape.max_tokens)) maker_.tensor = node.output;
   }
+
+  BytesMaker* bytes_maker() override { return &maker_; }
 
   void launch(const LaunchContext& context) const override {
     AttentionTensors tensors = tensors_;
     tensors.n_tokens = context.shape.n_tokens;
+    tensors.made = maker_.bytes.made(context, tensors.n_tokens);
     attention_.launch(tensors, context);
   }
 
  private:
   CacheAttention attention_;
   AttentionTensors tensors_;  // of the whole step
+  BytesMaker maker_;
 };
 
 }  // namespace
 
 CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv, const AttentionOp& op,
                                int64_t max_tokens, ScratchLayout& scratch)
-    : n_multiprocessors_(context.n_multiprocessors) {
+    : n_multiprocessors_(context.gpu.n_multiprocessors) {
   TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
                kv.head_dim_v == (op.values_in_keys ? 0 : op.head_dim_v) && kv.block_size > 0 &&
                op.n_head % op.n_head_kv == 0);
@@ -97,6 +102,14 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
   partial_at_ = scratch.take(most);
 }
 
+// Every way of a step of few tokens must end with the merge.
+bool CacheAttention::makes_bytes(int64_t max_tokens) const {
+  for (int64_t n = 1; n <= std::min(kMaxHandedTokens, max_tokens); ++n) {
+    if (!is_partial(way_of(n))) return false;
+  }
+  return makes_merged_bytes(call_);
+}
+
 void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext& context) const {
   const int64_t n = tensors.n_tokens;
   if (n == 0) return;
@@ -106,19 +119,22 @@ void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext
   call.positions = tensors.positions;
   call.sequences = tensors.sequences;
   call.y = tensors.y;
+  call.made = tensors.made;
   call.n_tokens = static_cast<int>(n);
   call.n_splits = way.n_splits;
   const int64_t n_rows = n * call.n_head * call.n_splits;
   call.acc = reinterpret_cast<float*>(context.scratch + partial_at_);
   call.max = call.acc + n_rows * call.v.head_dim;
   call.sum = call.max + n_rows;
+  const bool itself = way.kind == Kind::decode && merges_itself(decode_, call, kCounters);
+  call.counters = itself ? context.counters : nullptr;
   switch (way.kind) {
     case Kind::decode: launch_decode(decode_, call, context.stream); break;
     case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
     case Kind::latent: launch_latent(latent_, call, context.stream); break;
     case Kind::simple: launch_simple(call, context.stream); break;
   }
-  if (is_partial(way)) launch_merge(call, context.stream);
+  if (is_partial(way) && !itself) launch_merge(call, context.stream);
 }
 
 CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
@@ -144,36 +160,25 @@ bool CacheAttention::is_partial(const Way& way) {
 }
 
 void CacheAttention::choose_kernels(const CompileContext& context, bool values_in_keys) {
-  const size_t limit = shared_limit(context.compute_capability);
+  const size_t limit = shared_limit(context.gpu.compute_capability);
   decode_ = decode_kernel(call_, limit);
   prefill_ = prefill_kernel(call_, limit);
   if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
   if (context.segment.addresses.empty()) return;  // no GPU present
-  allow_shared(decode_);
-  allow_shared(prefill_);
-  allow_shared(latent_);
+  for (const AttentionKernel* kernel : {&decode_, &prefill_, &latent_}) allow_shared(*kernel, limit);
 }
 
-void allow_shared(const AttentionKernel& kernel) {
+void allow_shared(const AttentionKernel& kernel, size_t limit) {
   if (!kernel.kernel) return;
-  TANDEM_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(kernel.shared_bytes)));
+  const auto* function = reinterpret_cast<const void*>(kernel.kernel);
+  cudaFuncAttributes attributes{};
+  TANDEM_CUDA(cudaFuncGetAttributes(&attributes, function));
+  TANDEM_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(limit - attributes.sharedSizeBytes)));
 }
 
 size_t CacheAttention::partial_bytes(int64_t n_tokens, int n_splits) const {
   return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
-}
-
-size_t shared_limit(int compute_capability) {
-  switch (compute_capability) {
-    case 80:
-    case 87: return 163 << 10;
-    case 90:
-    case 100:
-    case 103: return 227 << 10;
-    default: return 99 << 10;
-  }
 }
 
 std::string why_not(const Graph& graph, const AttentionOp& op) {

@@ -12,9 +12,13 @@
 // exchanges about as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
 #include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_unpack.h"
+#include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
 namespace {
+
+constexpr int kDecodeThreads = 128, kMergeThreads = 128;
+constexpr int kMergeColumns = 256;  // with one scale, if the bytes are those of a K type
 
 // Reads K and V whose dtypes are known only at run time.
 struct ReadAny {};
@@ -134,6 +138,22 @@ struct DecodeWarp {
     static_assert(kDecodeTile == 16);
 #pragma unroll 8
     for (int i = lane; i < row_bytes; i += kWarp) copy_16_async(to + 16 * i, from + 16 * i);
+  }
+
+  // Brings the warp's first tiles to the L2 cache, where what is still written arrives too.
+  __device__ void prefetch(int warp, int n_warps) const {
+    constexpr int kTiles = 8;
+    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+    int tile = range.begin / kDecodeTile + warp;
+    for (int i = 0; i < kTiles && tile < end_tile; ++i, tile += n_warps) {
+      const int first = tile * kDecodeTile;
+      const int64_t row = block_row(table[first / call.block_size], kv_head, first % call.block_size,
+                                    call.n_head_kv, call.block_size);
+      for (const CachePool* pool : {&call.k, &call.v}) {
+        for (int at = 128 * lane; at < kDecodeTile * pool->row_bytes; at += 128 * kWarp)
+          prefetch_to_l2(pool->row(row) + at);
+      }
+    }
   }
 
   __device__ void scores(const uint8_t* k, int first, float (&s)[Map::kPasses]) const {
@@ -285,10 +305,102 @@ __device__ void join_warps(const AttentionCall& call, const float* left, int n_w
   }
 }
 
-// Grid: x token, y key-value head x part of its group, z split.
+// The weights of a token's and head's splits, by one warp: weights [n_splits] in shared memory. Returns the inverse of the
+// sum, with the sink in it. What other blocks have written is read past the L1 cache.
+__device__ float weigh_splits(const AttentionCall& call, int64_t row, float* weights) {
+  const int lane = threadIdx.x % kWarp, head = static_cast<int>(row % call.n_head);
+  const int64_t first = row * call.n_splits;
+  const float sink = sink_of(call, head);
+  float m = sink;
+  for (int i = lane; i < call.n_splits; i += kWarp) {
+    if (__ldcg(call.sum + first + i) != 0.0f) m = fmaxf(m, __ldcg(call.max + first + i));
+  }
+  m = finite_max(warp_max(m));
+  float total = 0.0f;
+  for (int i = lane; i < call.n_splits; i += kWarp) {
+    const float sum = __ldcg(call.sum + first + i);
+    weights[i] = merge_weight(__ldcg(call.max + first + i), sum, m);
+    total += weights[i] * sum;
+  }
+  total = warp_sum(total) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
+  if (lane == 0) call.put_logarithm(static_cast<int>(row / call.n_head), head, m, total);
+  return total == 0.0f ? 0.0f : 1.0f / total;
+}
+
+// The weighted sum of four columns of a token's and head's splits, in split order.
+__device__ float4 merged_four(const AttentionCall& call, int64_t row, int column, const float* weights,
+                              float inverse) {
+  float4 value{};
+#pragma unroll 4
+  for (int i = 0; i < call.n_splits; ++i) {
+    if (weights[i] == 0.0f) continue;
+    const float* from = call.acc + (row * call.n_splits + i) * call.v.head_dim + column;
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
+    value.x += weights[i] * v.x, value.y += weights[i] * v.y;
+    value.z += weights[i] * v.z, value.w += weights[i] * v.w;
+  }
+  return {value.x * inverse, value.y * inverse, value.z * inverse, value.w * inverse};
+}
+
+// Floats of shared memory for the merge of some heads: their rows of y, the inverses of their sums, and their splits'
+// weights.
+__host__ __device__ int merge_floats(int n_heads, int n_splits, int head_dim_v) {
+  return n_heads * (head_dim_v + 1 + n_splits);
+}
+
+// Merges the splits of a token and neighbouring heads into their rows of y, in split order, and adds the sinks to the
+// sums; makes the bytes of y (handed_bytes.h) where they are wanted: the heads then have whole runs of kMergeColumns
+// columns. All threads of the block call it. Reads 4 * n_splits * head_dim_v bytes a head, from the L2 cache.
+__device__ void merge_heads(const AttentionCall& call, float* shared, int token, int head0, int n_heads) {
+  const int head_dim = call.v.head_dim, n_threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int64_t row0 = static_cast<int64_t>(token) * call.n_head + head0;
+  float *values = shared, *inverse = values + n_heads * head_dim, *weights = inverse + n_heads;
+  for (int h = warp; h < n_heads; h += n_threads / kWarp) {
+    const float by_sum = weigh_splits(call, row0 + h, weights + h * call.n_splits);
+    if (lane == 0) inverse[h] = by_sum;
+  }
+  __syncthreads();
+  for (int i = 4 * thread; i < n_heads * head_dim; i += 4 * n_threads) {
+    const int h = i / head_dim, column = i % head_dim;
+    const float4 v = merged_four(call, row0 + h, column, weights + h * call.n_splits, inverse[h]);
+    float* y = call.y_of(token, head0 + h) + column;
+    y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
+    *reinterpret_cast<float4*>(values + i) = v;
+  }
+  if (!call.made.any()) return;
+  __syncthreads();
+  for (int i = kMergeColumns * warp; i < n_heads * head_dim; i += kMergeColumns * (n_threads / kWarp)) {
+    float own[kLaneColumns];
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; ++c) own[c] = values[i + kLaneColumns * lane + c];
+    encode_columns(own, true, token, head0 * head_dim + i + kLaneColumns * lane, call.n_head * head_dim,
+                   call.made);
+  }
+}
+
+// By the last block of a token's heads to come here, with its split stored.
+__device__ void merge_if_last(const AttentionCall& call, float* shared, int token, int head0, int n_heads) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int* counter = call.counters + blockIdx.x * gridDim.y + blockIdx.y;
+    __threadfence();  // what the block has stored is in memory before it is counted
+    is_last = atomicAdd(counter, 1) == call.n_splits - 1;
+    if (is_last) *counter = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) merge_heads(call, shared, token, head0, n_heads);
+}
+
+// Grid: x token, y key-value head x part of its group, z split. Positions and tables are inputs of the step, there before
+// any of its kernels (fence.h); the rest of what is read was perhaps written by the kernel before.
 template <class ReadK, class ReadV, int kLanes, int kHeads>
-__global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    attention_decode(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) uint8_t shared[];
+  let_next_begin();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, n_warps = blockDim.x / kWarp;
   const int token = blockIdx.x, split = blockIdx.z;
   const int n_parts = (call.group + kHeads - 1) / kHeads;
@@ -299,16 +411,20 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   const PositionRange seen = call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
   const PositionRange range = split_of(seen, split, call.n_splits);
   if (range.begin >= range.end) {
+    wait_for_previous();
     if (threadIdx.x < n_heads) {
       call.max[call.partial(token, head0 + threadIdx.x, split)] = -INFINITY;
       call.sum[call.partial(token, head0 + threadIdx.x, split)] = 0.0f;
     }
+    if (call.counters) merge_if_last(call, reinterpret_cast<float*>(shared), token, head0, n_heads);
     return;
   }
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
   const WarpMemory layout(call.k, call.v);
   DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{
       call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
+  work.prefetch(warp, n_warps);
+  wait_for_previous();
   work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
   work.run(warp, n_warps);
   wait_copies<0>();
@@ -317,44 +433,17 @@ __global__ void __launch_bounds__(128) attention_decode(const __grid_constant__ 
   work.store(left + warp * left_floats(kHeads, call.v.head_dim));
   __syncthreads();
   join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
+  if (call.counters) merge_if_last(call, left, token, head0, n_heads);
 }
 
-// Merges the splits of a token and head into its row of y, in split order, and adds the sink to the sum.
-// Reads 4 * n_splits * head_dim_v bytes per row, from the L2 cache.
-__global__ void attention_merge(const __grid_constant__ AttentionCall call) {
-  __shared__ float weights[kMaxSplits];
-  __shared__ float inverse;
-  const int64_t row = blockIdx.x, first = row * call.n_splits;
-  const int token = static_cast<int>(row / call.n_head), head = static_cast<int>(row % call.n_head);
-  if (threadIdx.x < kWarp) {
-    const int lane = threadIdx.x;
-    const float sink = sink_of(call, head);
-    float m = sink;
-    for (int i = lane; i < call.n_splits; i += kWarp) {
-      if (call.sum[first + i] != 0.0f) m = fmaxf(m, call.max[first + i]);
-    }
-    m = finite_max(warp_max(m));
-    float total = 0.0f;
-    for (int i = lane; i < call.n_splits; i += kWarp) {
-      weights[i] = merge_weight(call.max[first + i], call.sum[first + i], m);
-      total += weights[i] * call.sum[first + i];
-    }
-    total = warp_sum(total) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
-    if (lane == 0) {
-      inverse = total == 0.0f ? 0.0f : 1.0f / total;
-      call.put_logarithm(token, head, m, total);
-    }
-  }
-  __syncthreads();
-  const int n_cols = call.v.head_dim;
-  for (int d = threadIdx.x; d < n_cols; d += blockDim.x) {
-    float value = 0.0f;
-#pragma unroll 4
-    for (int i = 0; i < call.n_splits; ++i) {
-      if (weights[i] != 0.0f) value += weights[i] * call.acc[(first + i) * n_cols + d];
-    }
-    call.y_of(token, head)[d] = value * inverse;
-  }
+// Where decode does not merge itself, and for the other kernels. A block has n_heads of a token.
+__global__ void __launch_bounds__(kMergeThreads)
+    attention_merge(const __grid_constant__ AttentionCall call, int n_heads) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  let_next_begin();
+  wait_for_previous();
+  const int row0 = static_cast<int>(blockIdx.x) * n_heads;
+  merge_heads(call, reinterpret_cast<float*>(shared), row0 / call.n_head, row0 % call.n_head, n_heads);
 }
 
 template <class ReadK, class ReadV, int kLanes>
@@ -397,25 +486,43 @@ AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit) {
     const int left = left_floats(chosen.heads, call.v.head_dim) * 4;
     return static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left));
   };
-  int n_warps = 4;
+  int n_warps = kDecodeThreads / kWarp;
   while (n_warps > 1 && bytes_for(n_warps) > shared_limit / 2) n_warps /= 2;  // two blocks a multiprocessor
   chosen.n_threads = n_warps * kWarp;
   chosen.shared_bytes = bytes_for(n_warps);
-  return chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
+  return chosen.shared_bytes + 64 <= shared_limit ? chosen : AttentionKernel{};  // a little is static
 }
 
 void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream) {
   const int n_parts = (call.group + kernel.heads - 1) / kernel.heads;
   const dim3 grid(static_cast<unsigned>(call.n_tokens), static_cast<unsigned>(call.n_head_kv * n_parts),
                   static_cast<unsigned>(call.n_splits));
-  kernel.kernel<<<grid, kernel.n_threads, kernel.shared_bytes, stream>>>(call);
-  check_launch("attention_decode");
+  launch_overlapping(kernel.kernel, grid, kernel.n_threads, kernel.shared_bytes, stream, call);
+}
+
+bool makes_merged_bytes(const AttentionCall& call) {
+  const int head_dim = call.v.head_dim;
+  return call.part == CachePart::whole && head_dim >= kWarp && kMergeColumns % head_dim == 0 &&
+         call.n_head * head_dim % kMergeColumns == 0;
+}
+
+bool merges_itself(const AttentionKernel& kernel, const AttentionCall& call, size_t n_counters) {
+  const int n_parts = (call.group + kernel.heads - 1) / kernel.heads;
+  const int n_heads = int_min(kernel.heads, call.group);
+  const auto n_bytes =
+      sizeof(float) * static_cast<size_t>(merge_floats(n_heads, call.n_splits, call.v.head_dim));
+  if (static_cast<size_t>(call.n_tokens) * static_cast<size_t>(call.n_head_kv * n_parts) > n_counters ||
+      n_bytes > kernel.shared_bytes)
+    return false;
+  return !call.made.any() || (call.group % n_heads == 0 && n_heads * call.v.head_dim % kMergeColumns == 0);
 }
 
 void launch_merge(const AttentionCall& call, cudaStream_t stream) {
-  const int n_threads = (int_min(call.v.head_dim, 256) + kWarp - 1) / kWarp * kWarp;
-  attention_merge<<<static_cast<unsigned>(call.n_tokens * call.n_head), n_threads, 0, stream>>>(call);
-  check_launch("attention_merge");
+  const int n_heads = call.made.any() ? kMergeColumns / call.v.head_dim : 1;
+  const auto n_bytes =
+      sizeof(float) * static_cast<size_t>(merge_floats(n_heads, call.n_splits, call.v.head_dim));
+  launch_overlapping(attention_merge, static_cast<unsigned>(call.n_tokens * call.n_head / n_heads),
+                     kMergeThreads, n_bytes, stream, call, n_heads);
 }
 
 }  // namespace tandem::cuda

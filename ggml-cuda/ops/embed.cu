@@ -7,7 +7,10 @@
 namespace tandem::cuda {
 namespace {
 
-__global__ void embed_plain(const int32_t* ids, PlainValues table, float* x, int64_t n_cols, float scale) {
+constexpr int kPlainThreads = 256, kThreads = 128;
+
+__global__ void __launch_bounds__(kPlainThreads)
+    embed_plain(const int32_t* ids, PlainValues table, float* x, int64_t n_cols, float scale) {
   let_next_begin();
   wait_for_previous();
   const int64_t from = ids[blockIdx.x] * n_cols, to = blockIdx.x * n_cols;
@@ -15,7 +18,8 @@ __global__ void embed_plain(const int32_t* ids, PlainValues table, float* x, int
 }
 
 template <DType T>
-__global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int64_t n_cols, float scale) {
+__global__ void __launch_bounds__(kThreads)
+    embed_quantized(const int32_t* ids, Planes table, float* x, int64_t n_cols, float scale) {
   let_next_begin();
   wait_for_previous();
   const int n_blocks = static_cast<int>(n_cols / kBlockColumns);
@@ -33,7 +37,8 @@ __global__ void embed_quantized(const int32_t* ids, Planes table, float* x, int6
 
 // For the generic path.
 template <class Block>
-__global__ void embed_blocks(const int32_t* ids, const Block* table, float* x, int64_t n_cols, float scale) {
+__global__ void __launch_bounds__(kThreads)
+    embed_blocks(const int32_t* ids, const Block* table, float* x, int64_t n_cols, float scale) {
   let_next_begin();
   wait_for_previous();
   constexpr int kPieces = Block::kElements / kBlockColumns;
@@ -59,15 +64,16 @@ class CompiledEmbed final : public CompiledOp {
   void launch(const LaunchContext& context) const override {
     const auto n = static_cast<unsigned>(context.shape.n_tokens);
     if (is_plain(dtype_)) {
-      launch_overlapping(embed_plain, n, 256, 0, context.stream, ids_, PlainValues{table_, dtype_}, x_,
-                         n_cols_, scale_);
+      launch_overlapping(embed_plain, n, kPlainThreads, 0, context.stream, ids_, PlainValues{table_, dtype_},
+                         x_, n_cols_, scale_);
     } else if (!for_generic_block(dtype_, [&]<class Block>() {
-                 launch_overlapping(embed_blocks<Block>, n, 128, 0, context.stream, ids_,
+                 launch_overlapping(embed_blocks<Block>, n, kThreads, 0, context.stream, ids_,
                                     reinterpret_cast<const Block*>(table_), x_, n_cols_, scale_);
                })) {
       const Planes planes = planes_of(dtype_, table_, n_vocab_, n_cols_);
       for_format(dtype_, [&]<DType T>() {
-        launch_overlapping(embed_quantized<T>, n, 128, 0, context.stream, ids_, planes, x_, n_cols_, scale_);
+        launch_overlapping(embed_quantized<T>, n, kThreads, 0, context.stream, ids_, planes, x_, n_cols_,
+                           scale_);
       });
     }
   }

@@ -16,12 +16,17 @@ class CompiledGlu final : public CompiledOp {
         up_(target(context, op.up, op.up_bias)),
         encodings_(shape_.n_cols, shape_.n_rows, {gate_.w.dtype, up_.w.dtype}, scratch),
         large_(context, shape_.n_cols, shape_.n_rows, {gate_.w, up_.w}, LargeProducts::Use::gate_and_up,
-               scratch) {
+               scratch),
+        reader_(encodings_.reader(op.x)) {
     TANDEM_CHECK(gate_.w.m == up_.w.m && gate_.w.k == shape_.n_cols && up_.w.k == shape_.n_cols);
     gate_.y = context.address(node.output);
     if (!together()) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(kMaxMatvecTokens * up_.w.m));
     scratch_bytes = scratch.n_bytes();
+    if (together() && makes_matvec_bytes(gate_.w.m)) maker_.tensor = node.output;
   }
+
+  BytesReader* bytes_reader() override { return &reader_; }
+  BytesMaker* bytes_maker() override { return &maker_; }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = row_count(shape_, context.shape);
@@ -38,7 +43,8 @@ class CompiledGlu final : public CompiledOp {
     args.targets[0] = gate_;
     args.targets[1] = up;
     args.n_targets = 2;
-    args.input = encodings_.encode(x_, n, context.scratch, context.stream);
+    args.input = encodings_.encode(x_, n, reader_.bytes, context);
+    if (together()) args.made = maker_.bytes.made(context, n);
     args.n = static_cast<int>(n);
     args.activation = activation_;
     args.mode = together() ? MatvecMode::glu : MatvecMode::linear;
@@ -62,6 +68,8 @@ class CompiledGlu final : public CompiledOp {
   MatvecTarget gate_, up_;
   InputEncodings encodings_;
   LargeProducts large_;
+  BytesReader reader_;
+  BytesMaker maker_;
   size_t up_at_ = 0;  // [n, m] floats, for up to eight tokens with matrices of different dtypes
 };
 

@@ -13,7 +13,9 @@ struct KvWriteCall {
   int n_head_kv, block_size;
 };
 
-__global__ void kv_write(const __grid_constant__ KvWriteCall call) {
+constexpr int kWarps = 4;  // of a block
+
+__global__ void __launch_bounds__(kWarps* kWarp) kv_write(const __grid_constant__ KvWriteCall call) {
   let_next_begin();
   wait_for_previous();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
@@ -37,7 +39,6 @@ class CompiledKvWrite final : public CompiledOp {
   }
 
   void launch(const LaunchContext& context) const override {
-    constexpr int kWarps = 4;
     KvWriteCall call = call_;
     call.n_rows = context.shape.n_tokens * call.n_head_kv;
     launch_overlapping(kv_write, dim3(blocks_of(call.n_rows, kWarps), n_pools_), kWarps * kWarp, 0,

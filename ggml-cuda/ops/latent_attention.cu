@@ -57,12 +57,21 @@ class CompiledLatentAttention final : public CompiledOp {
         v_up_(device_weight(context, op.v_up)),
         max_tokens_(context.graph().shape.max_tokens),
         absorbed_tokens_(std::min(kAbsorbedTokens, max_tokens_)),
-        n_multiprocessors_(context.n_multiprocessors) {
+        n_multiprocessors_(context.gpu.n_multiprocessors) {
     const KvLayer& kv = context.segment.kv[node.layer];
     plan_absorbed(context, kv);
     plan_expanded(context, kv);
     if (!prefill_.kernel || !makes_latent_rows(rows_)) op_.form = LatentForm::absorbed;
-    if (op_.form != LatentForm::absorbed && !context.segment.addresses.empty()) allow_shared(prefill_);
+    if (op_.form != LatentForm::absorbed && !context.segment.addresses.empty())
+      allow_shared(prefill_, shared_limit(context.gpu.compute_capability));
+  }
+
+  // The expanded form reads as many positions as there are.
+  bool repeats(const StepShape& shape) const override {
+    bool repeats = true;
+    for_each_latent_range(op_, shape, absorbed_tokens_,
+                          [&](const TokenRange& range) { repeats &= !range.expanded; });
+    return repeats;
   }
 
   void launch(const LaunchContext& context) const override {
@@ -120,7 +129,7 @@ class CompiledLatentAttention final : public CompiledOp {
              .v_up = nullptr,
              .keys = nullptr,
              .values = nullptr};
-    plan_attention(context.compute_capability);
+    plan_attention(context.gpu.compute_capability);
     if (!prefill_.kernel || !makes_latent_rows(rows_)) return;
     ScratchLayout scratch;
     only_block_at_ = scratch.take(sizeof(int32_t));

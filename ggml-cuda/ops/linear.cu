@@ -19,16 +19,19 @@ std::vector<DeviceWeight> weights_of(const std::vector<MatvecTarget>& targets) {
 
 class CompiledLinear final : public CompiledOp {
  public:
-  CompiledLinear(const CompileContext& context, const Tensor& x, const float* address,
-                 std::vector<MatvecTarget> targets, ScratchLayout scratch = {})
+  CompiledLinear(const CompileContext& context, TensorId x_id, std::vector<MatvecTarget> targets,
+                 const Tensor& x, ScratchLayout scratch = {})
       : extent_(x.extent),
         fixed_rows_(x.n_rows),
-        x_(address),
+        x_(context.address(x_id)),
         targets_(std::move(targets)),
         encodings_(x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
-        large_(context, x.n_cols, x.n_rows, weights_of(targets_), LargeProducts::Use::products, scratch) {
+        large_(context, x.n_cols, x.n_rows, weights_of(targets_), LargeProducts::Use::products, scratch),
+        reader_(encodings_.reader(x_id)) {
     scratch_bytes = scratch.n_bytes();
   }
+
+  BytesReader* bytes_reader() override { return &reader_; }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
@@ -39,7 +42,7 @@ class CompiledLinear final : public CompiledOp {
       return;
     }
     MatvecArgs args;
-    args.input = encodings_.encode(x_, n, context.scratch, context.stream);
+    args.input = encodings_.encode(x_, n, reader_.bytes, context);
     args.n = static_cast<int>(n);
     for (size_t first = 0; first < targets_.size(); first += kMaxMatvecWeights) {
       args.n_targets = static_cast<int>(std::min<size_t>(kMaxMatvecWeights, targets_.size() - first));
@@ -55,6 +58,7 @@ class CompiledLinear final : public CompiledOp {
   std::vector<MatvecTarget> targets_;
   InputEncodings encodings_;
   LargeProducts large_;
+  BytesReader reader_;
 };
 
 }  // namespace
@@ -80,7 +84,7 @@ CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int3
     TANDEM_CHECK(t.w.k == x.n_cols);
     targets.push_back(t);
   }
-  return std::make_unique<CompiledLinear>(context, x, context.address(x_id), std::move(targets));
+  return std::make_unique<CompiledLinear>(context, x_id, std::move(targets), x);
 }
 
 }  // namespace tandem::cuda

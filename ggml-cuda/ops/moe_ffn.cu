@@ -76,7 +76,7 @@ class CompiledMoeFfn final : public CompiledOp {
   CompiledMoeFfn(const CompileContext& context, const Node& node, const MoeFfnOp& op,
                  ScratchLayout scratch = {})
       : op_(op),
-        gpu_{context.compute_capability, context.n_multiprocessors},
+        gpu_(context.gpu),
         output_(context.tensor(node.output)),
         x_(context.address(op.x)),
         route_(context.address(op.route)),

@@ -91,7 +91,7 @@ __device__ void rule_out_groups(const MoeRouteCall& call, float* choice, float* 
 }
 
 // Shared memory per warp: score[n_expert], choice[n_expert], value[n_group].
-__global__ void moe_route(MoeRouteCall call) {
+__global__ void __launch_bounds__(kWarps* kWarp) moe_route(MoeRouteCall call) {
   extern __shared__ float shared[];
   let_next_begin();
   wait_for_previous();

@@ -2,7 +2,9 @@
 // for whole rows. Reads and writes n * c floats; the second and third pass over a group hit the L1 cache.
 #include <algorithm>
 
+#include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -81,8 +83,10 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
   }
 }
 
+constexpr int kWarps = 4, kMaxThreads = 1024;
+
 template <int kWidth, NormKind kKind>
-__global__ void norm_by_warps(NormCall call) {
+__global__ void __launch_bounds__(kWarps* kWarp) norm_by_warps(NormCall call) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (group < call.n_groups) {
     normalize<WarpTeam, kWidth, kKind>(call, group);
@@ -91,21 +95,68 @@ __global__ void norm_by_warps(NormCall call) {
   }
 }
 template <int kWidth, NormKind kKind>
-__global__ void norm_by_blocks(NormCall call) {
+__global__ void __launch_bounds__(kMaxThreads) norm_by_blocks(NormCall call) {
   normalize<BlockTeam, kWidth, kKind>(call, blockIdx.x);
 }
 
 template <int kWidth, NormKind kKind>
 void launch_norm(const NormCall& call, cudaStream_t stream) {
-  constexpr int kWarps = 4, kShort = 512;
+  constexpr int kShort = 512;
   if (call.group <= kShort) {
     launch_overlapping(norm_by_warps<kWidth, kKind>, blocks_of(call.n_groups, kWarps), kWarps * kWarp, 0,
                        stream, call);
   } else {
-    const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, 1024);
+    const int n = std::clamp((call.group / kWidth + kWarp - 1) / kWarp * kWarp, 128, kMaxThreads);
     launch_overlapping(norm_by_blocks<kWidth, kKind>, static_cast<unsigned>(call.n_groups), n, 0, stream,
                        call);
   }
+}
+
+// The same for whole rows, a block each, with the bytes of y (handed_bytes.h). A thread has eight neighbouring columns at a
+// time; n is a multiple of 32.
+template <NormKind kKind>
+__global__ void __launch_bounds__(kMaxThreads) norm_with_bytes(NormCall call, MadeBytes made) {
+  const int n = call.group, step = kLaneColumns * static_cast<int>(blockDim.x);
+  const int own = kLaneColumns * static_cast<int>(threadIdx.x);
+  const int w = call.n_weights > 1 ? static_cast<int>(blockIdx.x % call.n_weights) * n : 0;
+  const float4* x = reinterpret_cast<const float4*>(call.x + static_cast<int64_t>(blockIdx.x) * n);
+  float4* y = reinterpret_cast<float4*>(call.y + static_cast<int64_t>(blockIdx.x) * n);
+  let_next_begin();
+  for (int at = own; at < n; at += step) {
+    call.weight.prefetch(w + at);
+    call.bias.prefetch(at);
+  }
+  wait_for_previous();
+  float mean = 0.0f;
+  if (kKind == NormKind::layer) {
+    float sum = 0.0f;
+    for (int at = own; at < n; at += step) sum += sum_of(x[at / 4]) + sum_of(x[at / 4 + 1]);
+    mean = BlockTeam::sum(sum) / static_cast<float>(n);
+  }
+  float squares = 0.0f;
+  for (int at = own; at < n; at += step)
+    squares += squares_of(x[at / 4], mean) + squares_of(x[at / 4 + 1], mean);
+  const float scale = 1.0f / sqrtf(BlockTeam::sum(squares) / static_cast<float>(n) + call.eps);
+  for (int base = 0; base < n; base += step) {
+    const int at = base + own;
+    float values[kLaneColumns] = {};
+    for (int half = 0; half < 2 && at < n; ++half) {
+      const int i = at + 4 * half;
+      float4 v = Access<4>::scaled(x[i / 4], mean, scale, call.weight.four(w + i));
+      if (call.bias.data) v = Access<4>::plus(v, call.bias.four(i));
+      y[i / 4] = v;
+      values[4 * half] = v.x, values[4 * half + 1] = v.y, values[4 * half + 2] = v.z,
+                 values[4 * half + 3] = v.w;
+    }
+    encode_columns(values, at < n, blockIdx.x, at, n, made);
+  }
+}
+
+template <NormKind kKind>
+void launch_norm_with_bytes(const NormCall& call, const MadeBytes& made, cudaStream_t stream) {
+  const int n_threads = std::min<int>(blocks_of(call.group, kLaneColumns * kWarp) * kWarp, kMaxThreads);
+  launch_overlapping(norm_with_bytes<kKind>, static_cast<unsigned>(call.n_groups), n_threads, 0, stream, call,
+                     made);
 }
 
 class CompiledNorm final : public CompiledOp {
@@ -117,7 +168,11 @@ class CompiledNorm final : public CompiledOp {
         n_weights_(context.tensor(op.weight).n_rows),
         weight_(plain_values(context, op.weight)),
         bias_(plain_values(context, op.bias)),
-        y_(context.address<float>(node.output)) {}
+        y_(context.address<float>(node.output)) {
+    if (op.group == shape_.n_cols && op.group % kBlockColumns == 0) maker_.tensor = node.output;
+  }
+
+  BytesMaker* bytes_maker() override { return &maker_; }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n_groups = row_count(shape_, context.shape) * (shape_.n_cols / op_.group);
@@ -125,6 +180,10 @@ class CompiledNorm final : public CompiledOp {
     const NormCall call{
         x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), static_cast<int>(n_weights_), op_.eps};
     const bool rms = op_.kind == NormKind::rms;
+    if (const MadeBytes made = maker_.bytes.made(context, n_groups); made.any()) {
+      return rms ? launch_norm_with_bytes<NormKind::rms>(call, made, context.stream)
+                 : launch_norm_with_bytes<NormKind::layer>(call, made, context.stream);
+    }
     if (op_.group % 4 == 0) {
       rms ? launch_norm<4, NormKind::rms>(call, context.stream)
           : launch_norm<4, NormKind::layer>(call, context.stream);
@@ -141,6 +200,7 @@ class CompiledNorm final : public CompiledOp {
   int64_t n_weights_;
   PlainValues weight_, bias_;  // [n_weights, group], [group]
   float* y_;                   // [n, n_cols]
+  BytesMaker maker_;
 };
 
 }  // namespace

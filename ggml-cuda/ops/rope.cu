@@ -6,8 +6,9 @@ namespace tandem::cuda {
 namespace {
 
 template <RopeStyle kStyle>
-__global__ void rope(float* x, const int32_t* positions, const __grid_constant__ RopeTable table, int n_head,
-                     int head_dim, int n_pairs) {
+__global__ void __launch_bounds__(kRotationThreads)
+    rope(float* x, const int32_t* positions, const __grid_constant__ RopeTable table, int n_head,
+         int head_dim, int n_pairs) {
   __shared__ float2 rotation[kMaxPairs];
   let_next_begin();
   compute_rotations(table, positions[blockIdx.x], n_pairs, rotation);

@@ -20,7 +20,7 @@ struct RopeKvCall {
 };
 
 template <RopeStyle kStyle>
-__global__ void rope_kv(const __grid_constant__ RopeKvCall call) {
+__global__ void __launch_bounds__(kRotationThreads) rope_kv(const __grid_constant__ RopeKvCall call) {
   __shared__ float2 rotation[kMaxPairs];
   let_next_begin();
   const int64_t token = blockIdx.x;

@@ -67,8 +67,7 @@ struct PlainValues {
   // Prefetches the line of element i: weights may be read before the previous kernel has ended.
   __device__ void prefetch(int64_t i) const {
     if (data == nullptr) return;
-    const char* at = static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2);
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    prefetch_to_l2(static_cast<const char*>(data) + i * (dtype == DType::F32 ? 4 : 2));
   }
 };
 
@@ -90,8 +89,10 @@ inline unsigned blocks_of(int64_t n_items, int64_t items_per_block) {
 
 // y[i] = f(a[i], b[i]) over n floats; b may be null for unary functions. Four elements per thread; the first
 // threads do the last one to three. Bytes: 4 n per array.
+inline constexpr int kMapThreads = 256;
 template <class Fn>
-__global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64_t n) {
+__global__ void __launch_bounds__(kMapThreads)
+    map_floats(Fn f, const float* a, const float* b, float* y, int64_t n) {
   let_next_begin();
   wait_for_previous();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -110,7 +111,8 @@ __global__ void map_floats(Fn f, const float* a, const float* b, float* y, int64
 template <class Fn>
 void launch_map(const LaunchContext& context, Fn f, const float* a, const float* b, float* y, int64_t n) {
   if (n == 0) return;
-  launch_overlapping(map_floats<Fn>, blocks_of((n + 3) / 4, 256), 256, 0, context.stream, f, a, b, y, n);
+  launch_overlapping(map_floats<Fn>, blocks_of((n + 3) / 4, kMapThreads), kMapThreads, 0, context.stream, f,
+                     a, b, y, n);
 }
 
 }  // namespace tandem::cuda

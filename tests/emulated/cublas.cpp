@@ -2,6 +2,7 @@
 #include "ggml-cuda/cublas.h"
 
 #include "base/fp16.h"
+#include "emulated/gpu.h"
 #include "ggml-cuda/compiled_op.h"
 
 struct EmulatedCublas {
@@ -62,10 +63,15 @@ cublasStatus_t gemm_ex(cublasHandle_t handle, cublasOperation_t op_a, cublasOper
 }  // namespace
 
 const CublasApi& cublas_api() {
+  if (!emulator::gpu().has_cublas) throw_error(ErrorCode::io, "libcublas.so cannot be loaded");
   static const CublasApi api{
       cublasCreate_v2, cublasDestroy_v2, cublasSetStream_v2, cublasSetWorkspace_v2, cublasGetStatusString,
       gemm_ex,         nullptr};
   return api;
+}
+
+bool has_cublas() {
+  return emulator::gpu().has_cublas;
 }
 
 void check_cublas(cublasStatus_t status, const char* call) {
@@ -78,8 +84,8 @@ CublasHandle::~CublasHandle() {
 
 cublasHandle_t CublasHandle::get() {
   if (!handle_) {
-    cublas_api().create(&handle_);
-    cublas_api().set_stream(handle_, stream_);
+    TANDEM_CUBLAS(cublas_api().create(&handle_));
+    TANDEM_CUBLAS(cublas_api().set_stream(handle_, stream_));
   }
   return handle_;
 }

@@ -31,13 +31,22 @@ target_include_directories(tandem_emulated_cuda BEFORE PUBLIC ${translated} ${em
 target_include_directories(tandem_emulated_cuda PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_link_libraries(tandem_emulated_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)
 
-file(GLOB gpu_test_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/gpu/*.cpp)
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/gpu/*.cpp ${emulated}/tests/*.cpp)
 add_executable(emulated_gpu_tests ${gpu_test_sources})
 add_dependencies(emulated_gpu_tests tandem_test_support)
 target_include_directories(emulated_gpu_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+# Tests of the emulator bring kernels of their own.
+file(GLOB emulator_test_sources CONFIGURE_DEPENDS ${emulated}/tests/emulator_*.cpp)
+set_source_files_properties(${emulator_test_sources} PROPERTIES COMPILE_OPTIONS "-include;${emulated}/emulator.h")
 set(rooms ${TANDEM_ROOMS})
 list(REMOVE_ITEM rooms tandem_cuda)
 # The file alone, because what the target links would bring the real CUDA device.
 target_link_libraries(emulated_gpu_tests PRIVATE $<TARGET_FILE:tandem_test_support> tandem_emulated_cuda ${rooms} GTest::gmock GTest::gtest_main)
 target_compile_definitions(emulated_gpu_tests PRIVATE TANDEM_EMULATED_GPU)
 gtest_discover_tests(emulated_gpu_tests TEST_PREFIX emulated. DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+# The products and attention of other GPUs, with as many multiprocessors as a large one.
+foreach(capability 80 89 120)
+  add_test(NAME emulated_sm_${capability} COMMAND emulated_gpu_tests --gtest_brief=1
+    --gtest_filter=GpuLinear.*:GpuAttention.*:GpuDevice.*:GpuRows.*)
+  set_tests_properties(emulated_sm_${capability} PROPERTIES ENVIRONMENT TANDEM_EMULATED_GPU=${capability},132 TIMEOUT 1200)
+endforeach()

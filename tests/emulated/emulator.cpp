@@ -24,7 +24,7 @@ constexpr size_t kSharedBytes = 228 << 10;
 
 alignas(1024) std::byte shared_memory[kSharedBytes];
 
-enum class State { ready, at_warp, at_block, done };
+enum class State { ready, at_warp, at_block, at_previous, done };
 
 struct Fiber {
   jmp_buf resume;
@@ -34,6 +34,7 @@ struct Fiber {
   dim3 index;
   int number = 0;  // in the block
   uint64_t n_exchanges = 0;
+  bool has_waited = false;  // for the kernel before
   AsyncCopies copies;
 };
 
@@ -50,9 +51,13 @@ const std::function<void()>* body = nullptr;
 unsigned n_threads = 0;
 uint32_t order_seed = 1;
 std::vector<const void*> poisoned;  // shared variables of this block
+size_t shared_bytes = 0, max_shared_bytes = 0;
+bool begins_early = false;  // the kernel
+bool waits = false;         // the block's threads, at their waits
 
 void enter() {
   (*body)();
+  if (begins_early && !current->has_waited) fail("a thread ends before it has waited for the kernel before");
   current->state = State::done;
   _longjmp(scheduler, 1);
 }
@@ -85,6 +90,7 @@ void prepare_fibers(dim3 block) {
     fiber.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
     fiber.number = static_cast<int>(i);
     fiber.n_exchanges = 0;
+    fiber.has_waited = false;
     fiber.copies = {};
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = stacks + kStackBytes * i;
@@ -112,6 +118,7 @@ void run_ready(unsigned first, unsigned end) {
 bool release_warp(unsigned first, unsigned end) {
   unsigned n_waiting = 0, n_done = 0;
   for (unsigned i = first; i < end; ++i) {
+    if (fibers[i].state == State::at_previous) return false;
     n_waiting += fibers[i].state == State::at_warp;
     n_done += fibers[i].state == State::done;
   }
@@ -138,25 +145,48 @@ void run_warps() {
   }
 }
 
-// Continues all threads that wait at the block's barrier.
-bool release_block() {
+// Continues all threads in a state of waiting.
+bool release(State state) {
   bool released = false;
   for (unsigned i = 0; i < n_threads; ++i) {
-    if (fibers[i].state != State::at_block) continue;
+    if (fibers[i].state != state) continue;
     fibers[i].state = State::ready;
     released = true;
   }
   return released;
 }
 
-void run_block(const Shape& shape, dim3 index) {
+void run_block(const Shape& shape, dim3 index, const std::vector<Changes>* hidden) {
   now.block = index;
   poisoned.clear();
+  shared_bytes = shape.shared_bytes;
   std::memset(shared_memory, 0xff, std::min(kSharedBytes, shape.shared_bytes + 64));
   prepare_fibers(shape.block);
+  waits = hidden != nullptr;
+  if (waits) {
+    Hidden earlier;
+    earlier.hide(*hidden);
+    do {
+      run_warps();
+    } while (std::none_of(fibers.begin(), fibers.begin() + n_threads,
+                          [](const Fiber& f) { return f.state == State::at_previous; }) &&
+             release(State::at_block));
+    waits = false;
+    earlier.reveal();
+    release(State::at_previous);
+  }
   do {
     run_warps();
-  } while (release_block());
+  } while (release(State::at_block));
+}
+
+// Blocks that run up to their waits first: all of a small grid, a few of a large one, for hiding takes time.
+uint64_t n_early_blocks(const std::vector<Changes>& unsettled) {
+  size_t words = 0;
+  for (const Changes& changes : unsettled) {
+    for (const Run& run : changes) words += run.n + 64;
+  }
+  return std::clamp<uint64_t>((size_t{1} << 20) / (words + 1), 2, 64);
 }
 
 }  // namespace
@@ -187,7 +217,16 @@ void* dynamic_shared() {
 void poison_shared(void* variable, size_t n_bytes) {
   if (std::find(poisoned.begin(), poisoned.end(), variable) != poisoned.end()) return;
   poisoned.push_back(variable);
+  shared_bytes += n_bytes;
+  if (shared_bytes > max_shared_bytes) fail("a block with %zu bytes of shared memory", shared_bytes);
   std::memset(variable, 0xff, n_bytes);
+}
+void wait_for_previous_kernel() {
+  current->has_waited = true;
+  if (waits) wait(State::at_previous);
+}
+void check_launch_bounds(unsigned n) {
+  if (n_threads > n) fail("a block of %u threads; the kernel is compiled for %u", n_threads, n);
 }
 AsyncCopies& async_copies() {
   return current->copies;
@@ -203,9 +242,13 @@ const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {
   return set;
 }
 
-void run_kernel(const Shape& shape, const std::function<void()>& kernel) {
+void run_kernel(const Shape& shape, const std::function<void()>& kernel,
+                const std::vector<Changes>& unsettled, size_t max_shared) {
   if (current) fail("a kernel within a kernel");
   body = &kernel;
+  begins_early = shape.overlapping;
+  max_shared_bytes = max_shared;
+  const uint64_t n_early = begins_early ? n_early_blocks(unsettled) : 0;
   now.block_dim = shape.block;
   now.grid_dim = shape.grid;
   const dim3 grid = shape.grid;
@@ -213,8 +256,10 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel) {
   const bool last_first = draw() & 1;
   for (uint64_t i = 0; i < n_blocks; ++i) {
     const uint64_t at = last_first ? n_blocks - 1 - i : i;
-    run_block(shape, dim3(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
-                          static_cast<unsigned>(at / grid.x / grid.y)));
+    run_block(shape,
+              dim3(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                   static_cast<unsigned>(at / grid.x / grid.y)),
+              i < n_early ? &unsettled : nullptr);
   }
   current = nullptr;
 }

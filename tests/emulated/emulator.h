@@ -8,7 +8,8 @@
 // results now and then. Streams do nothing until a thread waits for them, and their order varies where no
 // event sets it. Device memory and a block's shared memory start full of NaN; inaccessible pages guard device
 // memory; asynchronous copies arrive as late as allowed. Misaligned vectors, divergent barriers and ended
-// lanes in a shuffle end the program; launches beyond the limits are errors.
+// lanes in a shuffle end the program; launches beyond the limits are errors. A kernel that may begin before the one
+// before it has ended does so (overlap.h).
 //
 // It is slow and checks results, not speed: tensor-core sums are in F32 in one fixed order. Several threads
 // may use it; the thread that waits for a stream does its work.
@@ -36,7 +37,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-#define __CUDA_ARCH_LIST__ 900
+#define TANDEM_EMULATED_CUDA
+#define TANDEM_CUDA_ARCHS "80-real,89-real,90,120-real"
 
 struct float2 {
   float x, y;
@@ -98,6 +100,8 @@ struct Words {
 const Words* exchange(unsigned mask,
                       std::initializer_list<uint64_t> words);  // [32], until the lane's next exchange
 void* dynamic_shared();
+void wait_for_previous_kernel();
+void check_launch_bounds(unsigned n_threads);        // more threads may need more registers than there are
 void poison_shared(void* variable, size_t n_bytes);  // once per block, by the first thread
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -146,6 +150,7 @@ struct Shape {
   dim3 grid, block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  bool overlapping = false;  // may begin before the kernel before it has ended
 
   template <class... P, class... A>
   void launch(void (*kernel)(P...), A&&... arguments) const {
@@ -157,7 +162,7 @@ struct Shape {
   void enqueue(const void* kernel, std::function<void()> body) const;
 };
 inline Shape at(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
-  return {grid, block, shared_bytes, stream};
+  return {grid, block, shared_bytes, stream, false};
 }
 
 }  // namespace emulator
@@ -217,6 +222,11 @@ template <class T>
 T __ldcv(const T* p) {
   return *p;
 }
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
+inline void __threadfence() {}
 template <class T>
 T __ldg(const T* p) {
   return *p;

@@ -140,6 +140,8 @@ constexpr Instruction kInstructions[] = {
     {"cp.async.commit_group;",
      [](Operands) { async_copies().groups.push_back(std::exchange(async_copies().open, {})); }},
     {"cp.async.wait_group %0;", [](Operands o) { wait_copies(value<uint32_t>(o, 0)); }},
+    {"griddepcontrol.wait;", [](Operands) { wait_for_previous_kernel(); }},
+    {"griddepcontrol.launch_dependents;", [](Operands) {}},
     {"ex2.approx.ftz.f32 ", [](Operands o) { set(o, 0, std::exp2(value<float>(o, 1))); }},
     {"cvt.rn.f16x2.f32 ", [](Operands o) { pack(o, [](float x) { return tandem::fp32_to_fp16(x); }); }},
     {"cvt.rn.bf16x2.f32 ", [](Operands o) { pack(o, [](float x) { return tandem::fp32_to_bf16(x); }); }},

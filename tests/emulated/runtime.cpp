@@ -8,12 +8,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "emulated/faults.h"
+#include "emulated/gpu.h"
 #include "emulated/threads.h"
 
-using Work = std::function<void()>;
+// A piece of work of a stream. Of a kernel: whether it may begin before the one before it has ended.
+struct Work {
+  std::function<void()> run;
+  bool is_kernel = false, overlapping = false;
+};
 
 // The state of an event, which may outlive it.
 struct EventState {
@@ -22,6 +28,7 @@ struct EventState {
 };
 struct EmulatedEvent {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
+  bool blocking = false;
 };
 struct EmulatedGraph {
   std::vector<Work> work;
@@ -34,6 +41,8 @@ struct EmulatedStream {
   };
   std::deque<Item> queue;
   EmulatedGraph* capture = nullptr;
+  // What the last kernels have changed, each of which may still run when the next begins.
+  std::vector<emulator::Changes> unsettled;
 
   void add(Work work) {
     if (capture) {
@@ -50,8 +59,9 @@ namespace {
 std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-constexpr size_t kPage = 4096, kAlignment = 64, kTotalBytes = size_t{4} << 30;
-constexpr size_t kDefaultShared = 48 << 10, kMaxShared = 227 << 10;
+constexpr size_t kPage = 4096, kAlignment = 64;
+constexpr size_t kDefaultShared = 48 << 10;
+constexpr size_t kUnsettled = 4;  // kernels: enough to see what does not wait
 
 struct Allocation {
   void* mapping;
@@ -65,6 +75,19 @@ std::map<const void*, size_t> shared_limits;
 thread_local cudaError_t last_error = cudaSuccess;
 uint32_t order_seed = 1;
 int64_t n_copies_to_fail = -1;  // the n-th copy from the host fails
+int64_t n_records_to_fail = -1;
+emulator::Counts counted;
+std::set<const void*> loaded;  // kernels
+
+emulator::GpuModel chosen_gpu() {
+  emulator::GpuModel model;
+  if (const char* text = std::getenv("TANDEM_EMULATED_GPU")) {
+    if (std::sscanf(text, "%d,%d", &model.compute_capability, &model.n_multiprocessors) != 2)
+      emulator::fail("TANDEM_EMULATED_GPU: %s", text);
+  }
+  return model;
+}
+emulator::GpuModel model = chosen_gpu();
 
 cudaError_t report(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -86,7 +109,13 @@ void step(EmulatedStream& stream) {
   if (front.awaited && front.awaited->n_reached < front.n_reached) return step(*front.awaited->stream);
   const EmulatedStream::Item item = std::move(front);
   stream.queue.pop_front();
-  if (item.work) item.work();
+  if (!item.work.run) return;
+  if (!item.work.is_kernel) return item.work.run();
+  if (!item.work.overlapping) stream.unsettled.clear();
+  emulator::begin_changes();
+  item.work.run();
+  stream.unsettled.push_back(emulator::end_changes());
+  if (stream.unsettled.size() > kUnsettled) stream.unsettled.erase(stream.unsettled.begin());
 }
 
 // Runs a stream until done(). The order of other streams varies, so that no code can rely on it: they may
@@ -113,6 +142,15 @@ void synchronize() {
   for (EmulatedStream* stream : streams) run_all(*stream);
 }
 
+// A kernel is loaded when it is first used, which takes memory and may wait for the device.
+void load(const void* kernel) {
+  if (!kernel || !loaded.insert(kernel).second) return;
+  for (const EmulatedStream* stream : streams) {
+    if (stream->capture) emulator::fail("a kernel is loaded while a graph is recorded");
+  }
+  ++counted.kernels_loaded;
+}
+
 bool legal(const emulator::Shape& s, const void* kernel) {
   const size_t n_threads = size_t{s.block.x} * s.block.y * s.block.z;
   const auto limit = shared_limits.find(kernel);
@@ -123,13 +161,54 @@ bool legal(const emulator::Shape& s, const void* kernel) {
 
 }  // namespace
 
-void emulator::Shape::enqueue(const void* kernel, Work body) const {
+void emulator::Shape::enqueue(const void* kernel, std::function<void()> body) const {
   const Lock lock(mutex);
   if (!legal(*this, kernel)) {
     report(cudaErrorInvalidConfiguration);
     return;
   }
-  stream->add([shape = *this, body = std::move(body)] { run_kernel(shape, body); });
+  load(kernel);
+  (kernel ? counted.launches : counted.cublas_products) += !stream->capture;
+  const size_t max_shared = shared_limits.contains(kernel) ? model.max_shared() : kDefaultShared;
+  EmulatedStream* const in = stream;
+  stream->add({[shape = *this, body = std::move(body), in, max_shared] {
+                 run_kernel(shape, body, in->unsettled, max_shared);
+               },
+               true, overlapping});
+}
+
+const emulator::GpuModel& emulator::gpu() {
+  return model;
+}
+void emulator::become(const GpuModel& other) {
+  const Lock lock(mutex);
+  if (used_bytes > 0) fail("another GPU while memory is allocated");
+  model = other;
+}
+size_t emulator::GpuModel::max_shared() const {
+  switch (compute_capability) {
+    case 80:
+    case 87: return 163 << 10;
+    case 90:
+    case 100:
+    case 103:
+    case 110: return 227 << 10;
+    default: return 99 << 10;
+  }
+}
+emulator::Counts emulator::counts() {
+  const Lock lock(mutex);
+  return counted;
+}
+emulator::Counts emulator::operator-(const Counts& a, const Counts& b) {
+  return {a.launches - b.launches,
+          a.graph_launches - b.graph_launches,
+          a.graph_kernels - b.graph_kernels,
+          a.kernels_loaded - b.kernels_loaded,
+          a.copies_from_host - b.copies_from_host,
+          a.copies_to_host - b.copies_to_host,
+          a.bytes_to_host - b.bytes_to_host,
+          a.cublas_products - b.cublas_products};
 }
 
 // ---- The device ----
@@ -141,13 +220,19 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   snprintf(properties->name, sizeof properties->name, "emulated GPU");
-  properties->totalGlobalMem = kTotalBytes;
-  properties->major = 9;
-  properties->multiProcessorCount = 6;
-  properties->sharedMemPerBlockOptin = kMaxShared;
+  properties->totalGlobalMem = model.memory_bytes;
+  properties->major = model.compute_capability / 10;
+  properties->minor = model.compute_capability % 10;
+  properties->multiProcessorCount = model.n_multiprocessors;
+  properties->sharedMemPerBlockOptin = model.max_shared();
+  properties->l2CacheSize = 1 << 20;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -178,7 +263,7 @@ cudaError_t cudaPeekAtLastError() {
 // The alignment bytes are filled with NaN and checked by cudaFree.
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
   const Lock lock(mutex);
-  if (n_bytes > kTotalBytes - used_bytes) return report(cudaErrorMemoryAllocation);
+  if (n_bytes > model.memory_bytes - used_bytes) return report(cudaErrorMemoryAllocation);
   const size_t room = round_up(std::max<size_t>(n_bytes, 1), kAlignment), pages = round_up(room, kPage);
   const size_t mapping_bytes = pages + 2 * kPage;
   void* mapping = mmap(nullptr, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -187,6 +272,7 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
   if (mprotect(inside, pages, PROT_READ | PROT_WRITE) != 0) emulator::fail("mprotect");
   std::memset(inside, 0xff, std::min<size_t>(pages, 64 << 20));
   *address = inside + pages - room;
+  emulator::watch(inside, pages);
   allocations[*address] = {mapping, mapping_bytes, n_bytes};
   used_bytes += n_bytes;
   return cudaSuccess;
@@ -202,6 +288,8 @@ cudaError_t cudaFree(void* address) {
     if (begin[i] != std::byte{0xff})
       emulator::fail("byte %zu was written after an allocation of %zu bytes", i, found->second.n_bytes);
   }
+  emulator::unwatch(static_cast<std::byte*>(found->second.mapping) + kPage);
+  for (EmulatedStream* stream : streams) stream->unsettled.clear();
   munmap(found->second.mapping, found->second.mapping_bytes);
   used_bytes -= found->second.n_bytes;
   allocations.erase(found);
@@ -217,8 +305,8 @@ cudaError_t cudaFreeHost(void* address) {
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const Lock lock(mutex);
-  *free_bytes = kTotalBytes - used_bytes;
-  *total_bytes = kTotalBytes;
+  *free_bytes = model.memory_bytes - used_bytes;
+  *total_bytes = model.memory_bytes;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
@@ -226,8 +314,19 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemc
   const Lock lock(mutex);
   if (kind == cudaMemcpyHostToDevice && n_copies_to_fail >= 0 && n_copies_to_fail-- == 0)
     return report(cudaErrorInvalidValue);
-  stream->add([=] { std::memmove(to, from, n_bytes); });
+  counted.copies_from_host += kind == cudaMemcpyHostToDevice;
+  counted.copies_to_host += kind == cudaMemcpyDeviceToHost;
+  counted.bytes_to_host += kind == cudaMemcpyDeviceToHost ? static_cast<int64_t>(n_bytes) : 0;
+  stream->add({[=] {
+    stream->unsettled.clear();
+    emulator::allow_writes(to, n_bytes);
+    std::memmove(to, from, n_bytes);
+  }});
   return cudaSuccess;
+}
+void emulator::fail_event_record(int64_t n) {
+  const Lock lock(mutex);
+  n_records_to_fail = n;
 }
 void emulator::fail_copy_from_host(int64_t n) {
   const Lock lock(mutex);
@@ -235,7 +334,11 @@ void emulator::fail_copy_from_host(int64_t n) {
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t stream) {
   const Lock lock(mutex);
-  stream->add([=] { std::memset(to, value, n_bytes); });
+  stream->add({[=] {
+    stream->unsettled.clear();
+    emulator::allow_writes(to, n_bytes);
+    std::memset(to, value, n_bytes);
+  }});
   return cudaSuccess;
 }
 
@@ -261,11 +364,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(mutex);
   if (stream->capture) emulator::fail("a captured stream waits for an event");
-  if (event->state->stream) stream->queue.push_back({nullptr, event->state, event->state->n_recorded});
+  if (event->state->stream) stream->queue.push_back({{}, event->state, event->state->n_recorded});
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new EmulatedEvent;
+  (*event)->blocking = (flags & cudaEventBlockingSync) != 0;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -274,20 +378,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(mutex);
+  if (n_records_to_fail >= 0 && n_records_to_fail-- == 0) return report(cudaErrorInvalidValue);
   const std::shared_ptr<EventState> state = event->state;
   state->stream = stream;
   const uint64_t number = ++state->n_recorded;
-  stream->add([state, number] { state->n_reached = number; });
+  stream->add({[state, number] { state->n_reached = number; }});
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(mutex);
   const EventState& state = *event->state;
   if (state.n_reached < state.n_recorded) step(*state.stream);
-  return state.n_reached < state.n_recorded ? cudaErrorNotReady : cudaSuccess;
+  return state.n_reached < state.n_recorded ? report(cudaErrorNotReady) : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(mutex);
+  if (!event->blocking)
+    emulator::fail("a wait that takes a core: the event is without cudaEventBlockingSync");
   run_up_to(*event->state);
   return cudaSuccess;
 }
@@ -310,7 +417,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Lock lock(mutex);
-  for (const Work& work : exec->work) stream->add(work);
+  ++counted.graph_launches;
+  if (exec->work.empty()) return cudaSuccess;
+  stream->add({[stream] { stream->unsettled.clear(); }});  // a graph begins when all before it has ended
+  for (const Work& work : exec->work) {
+    stream->add(work);
+    counted.graph_kernels += work.is_kernel;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -324,13 +437,16 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 // ---- Kernels ----
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  *attributes = {90, 90};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  const Lock lock(mutex);
+  load(kernel);
+  *attributes = {model.compute_capability, model.compute_capability, 0};
   return cudaSuccess;
 }
-cudaError_t emulated_set_attribute(const void* kernel, cudaFuncAttribute, int value) {
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   const Lock lock(mutex);
-  if (value < 0 || static_cast<size_t>(value) > kMaxShared) return report(cudaErrorInvalidValue);
+  load(kernel);
+  if (value < 0 || static_cast<size_t>(value) > model.max_shared()) return report(cudaErrorInvalidValue);
   shared_limits[kernel] = static_cast<size_t>(value);
   return cudaSuccess;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulated/emulator.h"
+#include "emulated/overlap.h"
 
 namespace emulator {
 
@@ -20,7 +21,9 @@ struct AsyncCopies {
 };
 AsyncCopies& async_copies();  // of the thread that runs
 
-// Runs all blocks to their end.
-void run_kernel(const Shape& shape, const std::function<void()>& kernel);
+// Runs all blocks to their end. Where the shape says that they may begin before the kernels before them have ended,
+// `unsettled` is what those have changed. A block's shared memory, of both kinds, is at most `max_shared` bytes.
+void run_kernel(const Shape& shape, const std::function<void()>& kernel,
+                const std::vector<Changes>& unsettled, size_t max_shared);
 
 }  // namespace emulator

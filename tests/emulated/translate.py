@@ -104,8 +104,25 @@ def translate_shared(text):
     return pattern.sub(r"static \1 \2\3; ::emulator::poison_shared(&\2, sizeof \2);", text)
 
 
+def translate_kernels(text):
+    """Every kernel checks that its block has no more threads than it is compiled for; without bounds, the compiler may
+    give it more registers than a large block has."""
+    pattern = re.compile(r"\b__global__\s+void\s+")
+    out, at = "", 0
+    for match in iter(lambda: pattern.search(text, at), None):
+        bounds = re.compile(r"__launch_bounds__\s*\(").match(text, match.end())
+        if not bounds:
+            raise ValueError(f"a kernel without __launch_bounds__: {text[match.end():match.end() + 60]}")
+        end = closing(text, bounds.end() - 1)
+        n_threads = re.split(r",(?![^(<]*[)>])", text[bounds.end():end])[0]
+        body = text.index("{", closing(text, text.index("(", end + 1))) + 1
+        out += text[at:body] + f" ::emulator::check_launch_bounds(static_cast<unsigned>({n_threads}));"
+        at = body
+    return out + text[at:]
+
+
 def translate(text):
-    return translate_asm(translate_launches(translate_shared(text)))
+    return translate_asm(translate_launches(translate_shared(translate_kernels(text))))
 
 
 def main():

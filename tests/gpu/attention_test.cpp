@@ -45,6 +45,59 @@ TEST_F(GpuAttention, EveryCacheDtypeAndNumberOfQueries) {
   }
 }
 
+// Plans share a kernel and its limit of shared memory. A later one that needs less must not lower it.
+TEST_F(GpuAttention, PlansOfOneKernelThatNeedDifferentSharedMemory) {
+  for (const int64_t n : {1, 40}) {
+    const auto make = [&](const Case& c, OpCase& op) {
+      AttentionScene(random_, c).give(op);
+      op.builder.set_layer(0);
+      op.finish(op.builder.attention(op.activation(c.n_head * c.head_dim_k, 2.0f), c.op()));
+    };
+    Case large, small;
+    large.lengths = small.lengths = {300};
+    large.n_queries = small.n_queries = {n};
+    large.head_dim_k = large.head_dim_v = 128;
+    small.head_dim_k = small.head_dim_v = 72;
+    if (n == 1) large.k_dtype = large.v_dtype = small.k_dtype = small.v_dtype = DType::F32;
+    OpCase large_op(random_, large.shape()), small_op(random_, small.shape());
+    make(large, large_op);
+    make(small, small_op);
+    const StepShape shape{n, 1};
+    const std::vector<float> reference = large_op.reference(shape).values;
+    const auto plan_small = [&] { small_op.run(*device_, shape); };
+    for (const OpResult& result : large_op.run(*device_, shape, 2, plan_small))
+      EXPECT_LT(relative_error(result.values, reference), kRounded) << n << " queries";
+  }
+}
+
+// The product behind attention reads bytes, which the merge of the splits makes where the heads' size allows it.
+TEST_F(GpuAttention, ProductsOfItsResult) {
+  for (const int64_t head_dim : {32, 64, 128, 256, 80}) {
+    for (const int64_t n : {1, 3}) {
+      Case c;
+      c.n_head = 8;
+      c.n_head_kv = 2;
+      c.head_dim_k = c.head_dim_v = head_dim;
+      c.lengths = {200, 70, 1};
+      c.n_queries = {n == 1 ? 1 : 2, 1, 1};
+      c.sinks = n == 3;
+      SCOPED_TRACE(c.text());
+      for (const DType dtype : {DType::Q4_K, DType::Q8_0}) {
+        const int64_t cols = c.n_head * head_dim;
+        if (cols % dtype_info(dtype).block_elements != 0) continue;
+        OpCase op(random_, c.shape());
+        AttentionScene(random_, c).give(op);
+        op.builder.set_layer(0);
+        const TensorId y =
+            op.builder.attention(op.activation(cols, 2.0f), c.op(),
+                                 c.sinks ? op.vector(random_.normals(c.n_head, 2.0f)) : nullptr);
+        op.finish(op.builder.linear(y, op.matrix(dtype, 48, cols)));
+        op.expect_match(*device_, {c.n_tokens(), 1}, kRounded, OpCase::Rounding::allowed);
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttention, MixedCacheDtypes) {
   for (DType k : {DType::F16, DType::Q8_0}) {
     for (DType v : {DType::F16, DType::BF16, DType::Q4_0}) {

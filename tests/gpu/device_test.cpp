@@ -91,6 +91,33 @@ TEST_F(GpuDevice, CopiesKeepTheirOrder) {
   device_->free(memory);
 }
 
+// Small copies may be made together; not where one overwrites another, and in their order with all else.
+TEST_F(GpuDevice, SmallCopiesKeepTheirOrder) {
+  constexpr size_t kBytes = 4099;
+  const DevicePtr a = device_->alloc(kBytes), b = device_->alloc(kBytes);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::byte> expected = random_bytes(kBytes), back(kBytes), copied(kBytes);
+    device_->copy_in(a, expected.data(), kBytes);
+    for (int i = 0; i < 40; ++i) {
+      const size_t at = static_cast<size_t>(random_.below(kBytes)),
+                   n = 1 + static_cast<size_t>(random_.below(static_cast<int64_t>(kBytes - at)));
+      const std::vector<std::byte> part = random_bytes(n);
+      device_->copy_in(a + at, part.data(), n);
+      std::copy(part.begin(), part.end(), expected.begin() + static_cast<ptrdiff_t>(at));
+    }
+    device_->copy_within(b, a, kBytes);
+    const std::vector<std::byte> later = random_bytes(kBytes);
+    device_->copy_in(a, later.data(), kBytes);
+    device_->copy_out(back.data(), b, kBytes);
+    device_->copy_out(copied.data(), a, kBytes);
+    device_->wait(device_->record());
+    EXPECT_TRUE(back == expected);
+    EXPECT_TRUE(copied == later);
+  }
+  device_->free(a);
+  device_->free(b);
+}
+
 // Events without a wait are harmless.
 TEST_F(GpuDevice, ThousandsOfEvents) {
   Event last = 0;
@@ -99,6 +126,9 @@ TEST_F(GpuDevice, ThousandsOfEvents) {
     EXPECT_GE(event, last);
     last = event;
   }
+  OpCase c(random_, ShapeClass{});  // launches work behind them
+  c.finish(c.builder.scale(c.activation(32), 2.0f));
+  c.expect_match(*device_, {1, 1}, kRow);
   device_->wait(last);
 }
 
@@ -117,6 +147,24 @@ TEST_F(GpuDevice, ReplayedStepsEqualLaunchedOnes) {
   for (const OpResult& run : runs) EXPECT_EQ(run.values, runs.front().values);
   c.expect_match(*device_, {1, 1}, kRow);
   c.expect_match(*device_, {4, 1}, kRow);
+}
+
+// Batches and guesses: steps of two to eight tokens are recorded too, each number of tokens and outputs by itself.
+TEST_F(GpuDevice, ReplayedStepsOfFewTokensEqualLaunchedOnes) {
+  ShapeClass shape;
+  shape.max_tokens = 9;
+  shape.max_outputs = 9;
+  OpCase c(random_, shape);
+  const TensorId x = c.activation(512);
+  const TensorId hidden =
+      c.builder.glu(x, {}, c.matrix(DType::Q4_K, 768, 512), c.matrix(DType::Q4_K, 768, 512));
+  c.finish(c.builder.linear(hidden, c.matrix(DType::F16, 512, 768), nullptr, x));
+  for (const int64_t n : some_of<int64_t>({2, 3, 4, 5, 6, 7, 8, 9}, 3)) {
+    SCOPED_TRACE(n);
+    const std::vector<OpResult> runs = c.run(*device_, {n, n}, 4);
+    for (const OpResult& run : runs) EXPECT_EQ(run.values, runs.front().values);
+    c.expect_match(*device_, {n, n}, kRounded, OpCase::Rounding::allowed);
+  }
 }
 
 TEST_F(GpuDevice, ReplayedProductsEqualLaunchedOnes) {

@@ -246,6 +246,29 @@ TEST_F(GpuFetch, AFailureIsThrownOnceByTheWait) {
     device_->free(b);
   }
 }
+
+// A fetch that fails behind a copy that is on its way: nothing reads the pinned piece, or writes to the slot, once the
+// failure is known.
+TEST_F(GpuFetch, NothingOfAFailedFetchComesLater) {
+  const std::vector<std::byte> bytes = random_bytes(3 * kMiB), others = random_bytes(40 * kMiB),
+                               last = random_bytes(3 * kMiB);
+  for (int round = 0; round < 8; ++round) {
+    for (int64_t n = 0; n < 2; ++n) {
+      SCOPED_TRACE(n);
+      const DevicePtr a = zeros(bytes.size()), b = zeros(others.size());
+      emulator::fail_event_record(n);
+      const Event failing = device_->fetch(a, floats(bytes), 0);
+      EXPECT_THROW(device_->join(failing), Error);
+      device_->copy_in(a, last.data(), last.size());
+      device_->wait(device_->record());
+      device_->join(device_->fetch(b, floats(others), 0));
+      EXPECT_TRUE(bytes_at(b, others.size()) == others);
+      EXPECT_TRUE(bytes_at(a, last.size()) == last);
+      device_->free(a);
+      device_->free(b);
+    }
+  }
+}
 #endif
 
 }  // namespace

@@ -214,16 +214,20 @@ class OpCase::Running {
   std::unique_ptr<Executable> executable_;
 };
 
-std::vector<OpResult> OpCase::run(Device& device, const Graph& graph, const StepShape& shape,
-                                  int n_runs) const {
+std::vector<OpResult> OpCase::run(Device& device, const Graph& graph, const StepShape& shape, int n_runs,
+                                  const std::function<void()>& before_each) const {
   Running running(*this, device, graph);
   std::vector<OpResult> results;
-  for (int i = 0; i < n_runs; ++i) results.push_back(running.run(shape));
+  for (int i = 0; i < n_runs; ++i) {
+    if (before_each) before_each();
+    results.push_back(running.run(shape));
+  }
   return results;
 }
 
-std::vector<OpResult> OpCase::run(Device& device, const StepShape& shape, int n_runs) const {
-  return run(device, graph_, shape, n_runs);
+std::vector<OpResult> OpCase::run(Device& device, const StepShape& shape, int n_runs,
+                                  const std::function<void()>& before_each) const {
+  return run(device, graph_, shape, n_runs, before_each);
 }
 
 OpResult OpCase::reference(const StepShape& shape) const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -109,8 +110,9 @@ class OpCase {
   // Why the device cannot run it, or empty.
   std::string why_unsupported(const Device& device) const;
   // Compiles once and runs n times from the same inputs; returns the result of every run. Unwritten values
-  // are NaN.
-  std::vector<OpResult> run(Device& device, const StepShape& shape, int n_runs = 1) const;
+  // are NaN. Calls `before_each` before every run.
+  std::vector<OpResult> run(Device& device, const StepShape& shape, int n_runs = 1,
+                            const std::function<void()>& before_each = {}) const;
   OpResult reference(const StepShape& shape) const;
   // The same with the weights dequantized to F32, so that inputs are not rounded.
   OpResult exact(const StepShape& shape) const;
@@ -123,7 +125,8 @@ class OpCase {
 
  private:
   class Running;
-  std::vector<OpResult> run(Device& device, const Graph& graph, const StepShape& shape, int n_runs) const;
+  std::vector<OpResult> run(Device& device, const Graph& graph, const StepShape& shape, int n_runs,
+                            const std::function<void()>& before_each = {}) const;
   const Weight* keep(Weight weight, std::vector<std::byte> bytes);
 
   Random& random_;

@@ -60,6 +60,65 @@ TEST_F(GpuLinear, LongRowsAndManyRows) {
   }
 }
 
+// Prompts beyond what the integer kernel is for, on GPUs that have faster units.
+TEST_F(GpuLinear, LongPromptsOfEveryDtype) {
+  for (DType dtype : quantizable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(600));
+    const int64_t k = columns(dtype, 512), m = 70;
+    const TensorId x = c.activation(k), r = c.activation(m);
+    c.finish(c.builder.linear(x, c.matrix(dtype, m, k), c.vector(random_.normals(m)), r));
+    check(c, on_short_list() ? std::vector<int64_t>{193} : std::vector<int64_t>{192, 193, 512, 600}, dtype);
+  }
+}
+
+TEST_F(GpuLinear, LongPromptsThroughGatedUnits) {
+  for (DType dtype : {DType::Q4_K, DType::Q8_0, DType::F16, DType::TQ2_0}) {
+    for (const bool bias : {false, true}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (bias ? " bias" : ""));
+      OpCase c(random_, tokens(520));
+      const int64_t k = columns(dtype, 256), m = 96;
+      const Weight* gate = c.matrix(dtype, m, k);
+      // Gate and up matrix of different dtypes too, where one of them is quantized and the other is not.
+      const Weight* up = c.matrix(bias && dtype == DType::Q4_K ? DType::F16 : dtype, m, k);
+      c.finish(c.builder.glu(c.activation(k), Activation::silu, gate, up,
+                             bias ? c.vector(random_.normals(m)) : nullptr,
+                             bias ? c.vector(random_.normals(m)) : nullptr));
+      check(c, some_of<int64_t>({200, 520}, 2), dtype);
+    }
+  }
+}
+
+TEST_F(GpuLinear, LongPromptsOfSeveralProductsOfOneInput) {
+  OpCase c(random_, tokens(200));
+  const TensorId x = c.activation(512);
+  const TensorId q = c.builder.linear(x, c.matrix(DType::Q4_K, 96, 512));
+  const TensorId k = c.builder.linear(x, c.matrix(DType::Q6_K, 96, 512), c.vector(random_.normals(96)));
+  const TensorId v = c.builder.linear(x, c.matrix(DType::BF16, 96, 512));
+  const TensorId f = c.builder.linear(x, c.matrix(DType::F32, 96, 512));
+  c.finish(c.builder.add(c.builder.add(q, k), c.builder.add(v, f)));
+  check(c, {200}, DType::Q4_K);
+}
+
+// What is added to a product in its place.
+TEST_F(GpuLinear, LongPromptsAddedToTheResidual) {
+  for (DType dtype : {DType::Q4_K, DType::IQ4_NL, DType::F16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(200));
+    const TensorId r = c.builder.scale(c.activation(64), 2.0f);
+    c.finish(c.builder.linear(c.activation(256), c.matrix(dtype, 64, 256), nullptr, r));
+    check(c, {200}, dtype);
+  }
+}
+
+// Panels of 64 MiB; the software GPU has others (emulated/tests).
+TEST_F(GpuLinear, MatricesOfSeveralPanels) {
+  if (on_short_list()) GTEST_SKIP() << "takes seconds for a dtype";
+  OpCase c(random_, tokens(200));
+  c.finish(c.builder.linear(c.activation(4096), c.matrix(DType::Q4_0, 9000, 4096)));
+  check(c, {200}, DType::Q4_0);
+}
+
 TEST_F(GpuLinear, BiasAndResidual) {
   for (DType dtype : products_dtypes()) {
     for (const bool bias : {false, true}) {
@@ -113,10 +172,10 @@ TEST_F(GpuLinear, TheHeadReadsOnlyOutputRows) {
   for (DType dtype : {DType::F32, DType::F16, DType::Q4_0, DType::Q6_K}) {
     SCOPED_TRACE(dtype_name(dtype));
     OpCase c(random_, tokens(20));
-    c.set_input(Input::outputs, {19, 3, 3, 0, 7});
+    c.set_input(Input::outputs, {19, 3, 3, 0, 7, 19, 18, 2, 1});
     const TensorId rows = c.builder.gather_outputs(c.activation(512));
     c.finish(c.builder.linear(rows, c.matrix(dtype, 1001, 512)));
-    for (int64_t n_outputs : {0, 1, 5}) {
+    for (int64_t n_outputs : {0, 1, 5, 9}) {
       c.expect_match(*device_, {20, n_outputs}, tolerance(dtype), OpCase::Rounding::allowed);
     }
   }
@@ -138,6 +197,34 @@ TEST_F(GpuLinear, GluOfEveryDtypeAndActivation) {
                              bias ? c.vector(random_.normals(m)) : nullptr,
                              bias ? c.vector(random_.normals(m)) : nullptr));
       check(c, some_of<int64_t>({1, 3, 16, 35}, activation == Activation::silu ? 1 : 3), dtype);
+    }
+  }
+}
+
+// Bytes that the op before a product makes: norms of whole rows, and gated units. Results must be those of ops that make
+// none, which n = 9 shows.
+TEST_F(GpuLinear, ProductsOfNormsAndGatedUnits) {
+  for (DType dtype : {DType::Q4_K, DType::Q8_0, DType::F16, DType::IQ4_NL}) {
+    for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (kind == NormKind::rms ? " rms" : " layer"));
+      OpCase c(random_, tokens(9));
+      constexpr int64_t d = 1280, m = 512;
+      const TensorId x = c.activation(d, 3.0f);
+      const TensorId normed =
+          c.builder.norm(x, {kind, 1e-5f, d}, c.vector(random_.normals(d)),
+                         kind == NormKind::layer ? c.vector(random_.normals(d)) : nullptr);
+      const TensorId hidden =
+          c.builder.glu(normed, Activation::silu, c.matrix(dtype, m, d), c.matrix(dtype, m, d));
+      const TensorId down = c.builder.linear(hidden, c.matrix(DType::Q6_K, d, m), nullptr, x);
+      // Both encodings of one input, of which one product reads neither.
+      const TensorId again = c.builder.norm(down, {kind, 1e-5f, d}, c.vector(random_.normals(d)));
+      const TensorId q = c.builder.linear(again, c.matrix(dtype, 96, d));
+      const TensorId k = c.builder.linear(again, c.matrix(DType::Q5_0, 96, d));
+      const TensorId v = c.builder.linear(again, c.matrix(DType::BF16, 96, d));
+      c.finish(c.builder.add(c.builder.add(q, k), v));
+      // Three products after each other: their rounding adds up.
+      for (const int64_t n : some_of<int64_t>({1, 2, 5, 8, 9}, 2))
+        c.expect_match(*device_, {n, 1}, 3 * kRounded, OpCase::Rounding::allowed);
     }
   }
 }

@@ -13,26 +13,44 @@
 namespace tandem::cuda {
 namespace {
 
-// The same work as the grid of launch_matvec.
+// The tasks of a lane in a block of the grid; the sums of a pair's lanes come together.
+template <int N>
+struct LaneTasks {
+  const MatvecArgs& args;
+  int target;
+  TaskShare share;
+  int step, warp;
+  std::map<int, std::vector<float>>& sums;  // by pair
+
+  int pair(int task) const { return warp_share(share.first + task * step, warp, args.slice_bits).pair; }
+  int count() const { return share.count; }
+  RowPair rows(int task) const { return row_pair(args, target, pair(task), 0, nullptr); }
+  void done(int task, float* lane) const {
+    std::vector<float>& of_pair = sums[pair(task)];
+    of_pair.resize(2 * N);
+    for (size_t i = 0; i < 2 * N; ++i) of_pair[i] += std::exchange(lane[i], 0.0f);
+  }
+  template <class Prefetch>
+  void prefetch(Prefetch&&) const {}
+};
+
+// The same work as the grid of launch_matvec, in blocks of three tasks or two.
 template <int N, class Kernels>
 void run_grid(MatvecArgs args) {
-  int grid = 0;
-  for (int i = 0; i < (args.mode == MatvecMode::linear ? args.n_targets : 1); ++i) {
-    args.targets[i].first_block = grid;
-    const int pairs = n_pairs(args.mode, args.targets[i].w.m), per_block = pairs_per_block(args.slice_bits);
-    grid += (pairs + per_block - 1) / per_block;
-  }
-  for (int b = 0; b < grid; ++b) {
-    const int target = target_of_block(args, b), block = b - args.targets[target].first_block;
-    std::map<int, std::vector<float>> sums;  // by pair
-    for (int warp = 0; warp < kMatvecWarps; ++warp) {
-      const WarpShare share = warp_share(block, warp, args.slice_bits);
-      std::vector<float>& pair = sums[share.pair];
-      pair.resize(2 * N);
-      for (int lane = 0; lane < 32; ++lane) {
-        float part[2 * N] = {};
-        lane_sums<N, Kernels>(args, target, share, lane, part);
-        for (int i = 0; i < 2 * N; ++i) pair[static_cast<size_t>(i)] += part[i];
+  number_tasks(args);
+  const int grid = (args.n_blocks + 2) / 3;
+  for (int target = 0; target < n_task_targets(args); ++target) {
+    const DeviceWeight& w = args.targets[target].w;
+    std::map<int, std::vector<float>> sums;
+    for (int block = 0; block < grid; ++block) {
+      const TaskShare share = tasks_of_block(args, target, block, grid);
+      for (int thread = 0; thread < 32 * kMatvecWarps && share.count > 0; ++thread) {
+        const LaneTasks<N> tasks{args, target, share, grid, thread / 32, sums};
+        const uint32_t first = first_piece(warp_share(0, thread / 32, args.slice_bits), thread % 32);
+        float lane[2 * N] = {};
+        Kernels::template with_multiply<N>(w, [&](auto multiply) {
+          multiply(tasks, w.k, first, 32u << args.slice_bits, args.input, 0, args.n, lane);
+        });
       }
     }
     for (const auto& [pair, s] : sums) {
@@ -235,6 +253,51 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   args.n = 2;
   run(args);
   for (size_t i = 0; i < y.size(); ++i) expect_near(y[i], expected[i], "target");
+}
+
+// Every block has as many tasks as the others or one less, and together they have each once.
+TEST(CudaMatvecShares, BlocksShareTheTasksOfAllTargets) {
+  MatvecArgs args;
+  for (const int m : {4096, 1024, 1, 1000}) args.targets[args.n_targets++].w.m = m;
+  for (int bits : {0, 1, 2}) {
+    args.slice_bits = bits;
+    number_tasks(args);
+    for (const int grid : {1, 7, 300, args.n_blocks}) {
+      std::multiset<std::pair<int, int>> seen;
+      int least = args.n_blocks, most = 0;
+      for (int block = 0; block < grid; ++block) {
+        int count = 0;
+        for (int target = 0; target < args.n_targets; ++target) {
+          const TaskShare share = tasks_of_block(args, target, block, grid);
+          count += share.count;
+          for (int i = 0; i < share.count; ++i) seen.insert({target, share.first + i * grid});
+        }
+        least = std::min(least, count), most = std::max(most, count);
+      }
+      EXPECT_LE(most - least, 1);
+      EXPECT_EQ(seen.size(), static_cast<size_t>(args.n_blocks));
+      EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), seen.size());
+    }
+  }
+}
+
+// The products of Llama 3.1 8B on an H100 (FLOORS.md): how many of the blocks that run at once have work to the end.
+TEST(CudaMatvecShares, GridsKeepTheBlocksBusyAlike) {
+  constexpr int kResident = matvec_resident(1, 132);
+  EXPECT_EQ(kResident, 792);
+  struct Product {
+    int pairs, pieces, slice_bits, blocks;
+  };
+  for (const Product& p : {Product{3072, 128, 0, 768},
+                           {2048, 128, 0, 512},
+                           {14336, 128, 0, 717},
+                           {2048, 448, 2, 683},
+                           {64128, 128, 0, 764}}) {
+    const MatvecGrid grid = matvec_grid(p.pairs, p.pieces, kResident);
+    EXPECT_EQ(grid.slice_bits, p.slice_bits) << p.pairs << " pairs";
+    EXPECT_EQ(grid.blocks, p.blocks) << p.pairs << " pairs";
+  }
+  EXPECT_EQ(matvec_grid(512, 128, kResident).slice_bits, 2);  // few rows: every warp helps
 }
 
 // The lanes of a pair's warps take every piece once, and every pair has its warps.

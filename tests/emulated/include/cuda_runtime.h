@@ -18,7 +18,12 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToDevice = 3,
   cudaMemcpyDefault = 4
 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+enum {
+  cudaStreamNonBlocking = 1,
+  cudaEventBlockingSync = 1,
+  cudaEventDisableTiming = 2,
+  cudaHostAllocDefault = 0
+};
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
@@ -34,9 +39,11 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
+  int l2CacheSize;
 };
 struct cudaFuncAttributes {
   int ptxVersion, binaryVersion;
+  size_t sharedSizeBytes;
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
@@ -55,6 +62,7 @@ struct cudaLaunchConfig_t {
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 const char* cudaGetErrorString(cudaError_t error);
@@ -88,14 +96,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
-cudaError_t emulated_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
-template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
-  return emulated_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
+template <class... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... arguments) {
-  emulator::Shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream}.launch(
+  emulator::Shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, c->numAttrs > 0}.launch(
       kernel, std::forward<A>(arguments)...);
   return cudaPeekAtLastError();
 }

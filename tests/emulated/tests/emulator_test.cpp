@@ -1,0 +1,185 @@
+// The software GPU itself: mistakes of kernels that it must show.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "emulated/gpu.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+constexpr int kCount = 64;
+
+void wait_for_previous() {
+  ::emulator::ptx("griddepcontrol.wait;", {});
+}
+
+void fill(float* to, float value) {
+  to[threadIdx.x] = value;
+}
+void copy_after_waiting(const float* from, float* to) {
+  wait_for_previous();
+  to[threadIdx.x] = from[threadIdx.x];
+}
+void copy_before_waiting(const float* from, float* to) {
+  const float x = from[threadIdx.x];
+  wait_for_previous();
+  to[threadIdx.x] = x;
+}
+void write_before_waiting(const float*, float* to) {
+  to[threadIdx.x] = 1.0f;
+  wait_for_previous();
+}
+void wait_in_half_the_threads(const float* from, float* to) {
+  if (threadIdx.x >= kCount / 2) return;
+  wait_for_previous();
+  to[threadIdx.x] = from[threadIdx.x];
+}
+// Warps that wait at different places of the block's work.
+void copy_in_turn(const float* from, float* to) {
+  if (threadIdx.x < 32) wait_for_previous();
+  __syncthreads();
+  if (threadIdx.x >= 32) wait_for_previous();
+  to[threadIdx.x] = from[threadIdx.x];
+}
+void of_32_threads(float* to) {
+  ::emulator::check_launch_bounds(32);
+  to[threadIdx.x] = 1.0f;
+}
+void with_static_memory(float* to) {
+  static float memory[kCount];
+  ::emulator::poison_shared(memory, sizeof memory);
+  to[threadIdx.x] = 1.0f;
+}
+
+class Emulator : public testing::Test {
+ protected:
+  void SetUp() override {
+    cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    for (float** memory : {&a_, &b_}) cudaMalloc(reinterpret_cast<void**>(memory), kCount * sizeof(float));
+  }
+  void TearDown() override {
+    for (float* memory : {a_, b_}) cudaFree(memory);
+    cudaStreamDestroy(stream_);
+  }
+
+  template <class Kernel, class... A>
+  void launch_early(Kernel kernel, A... arguments) {
+    cudaLaunchAttribute attribute{cudaLaunchAttributeProgrammaticStreamSerialization, {1}};
+    const cudaLaunchConfig_t config{1, kCount, 0, stream_, &attribute, 1};
+    ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
+  }
+  void fill_a(float value) { emulator::at(1, kCount, 0, stream_).launch(fill, a_, value); }
+  std::vector<float> values_of_b() {
+    std::vector<float> values(kCount);
+    cudaMemcpyAsync(values.data(), b_, kCount * sizeof(float), cudaMemcpyDeviceToHost, stream_);
+    cudaStreamSynchronize(stream_);
+    return values;
+  }
+
+  cudaStream_t stream_ = nullptr;
+  float *a_ = nullptr, *b_ = nullptr;
+};
+
+TEST_F(Emulator, KernelsThatWaitReadWhatWasWritten) {
+  for (const auto kernel : {copy_after_waiting, copy_in_turn}) {
+    fill_a(5.0f);
+    launch_early(kernel, a_, b_);
+    EXPECT_EQ(values_of_b(), std::vector<float>(kCount, 5.0f));
+    fill_a(6.0f);
+  }
+}
+
+TEST_F(Emulator, KernelsThatReadBeforeTheyWaitReadNaN) {
+  fill_a(5.0f);
+  launch_early(copy_before_waiting, a_, b_);
+  for (const float x : values_of_b()) EXPECT_TRUE(std::isnan(x));
+}
+
+// The kernel in between may have begun early too.
+TEST_F(Emulator, AlsoWhatTheKernelBeforeThatWrites) {
+  fill_a(5.0f);
+  launch_early(copy_after_waiting, a_, b_);
+  launch_early(copy_before_waiting, a_, b_);
+  for (const float x : values_of_b()) EXPECT_TRUE(std::isnan(x));
+}
+
+TEST_F(Emulator, WhatLiesBeforeAKernelThatDoesNotBeginEarlyIsThere) {
+  fill_a(5.0f);
+  emulator::at(1, kCount, 0, stream_).launch(fill, b_, 1.0f);
+  launch_early(copy_before_waiting, a_, b_);
+  EXPECT_EQ(values_of_b(), std::vector<float>(kCount, 5.0f));
+}
+
+using EmulatorDeathTest = Emulator;
+
+TEST_F(EmulatorDeathTest, WritingBeforeWaiting) {
+  const auto run = [&] {
+    fill_a(5.0f);
+    launch_early(write_before_waiting, a_, b_);
+    values_of_b();
+  };
+  EXPECT_DEATH(run(), "writes to memory before it waits");
+}
+
+TEST_F(EmulatorDeathTest, ThreadsThatDoNotWait) {
+  const auto run = [&] {
+    fill_a(5.0f);
+    launch_early(wait_in_half_the_threads, a_, b_);
+    values_of_b();
+  };
+  EXPECT_DEATH(run(), "ends before it has waited");
+}
+
+TEST_F(EmulatorDeathTest, MoreThreadsThanTheKernelIsCompiledFor) {
+  const auto run = [&] {
+    emulator::at(1, kCount, 0, stream_).launch(of_32_threads, b_);
+    values_of_b();
+  };
+  EXPECT_DEATH(run(), "a block of 64 threads; the kernel is compiled for 32");
+}
+
+TEST_F(EmulatorDeathTest, StaticAndDynamicSharedMemoryTogether) {
+  emulator::at(1, kCount, (48 << 10) - sizeof(float) * kCount, stream_).launch(with_static_memory, b_);
+  EXPECT_EQ(values_of_b(), std::vector<float>(kCount, 1.0f));
+  const auto run = [&] {
+    emulator::at(1, kCount, 48 << 10, stream_).launch(with_static_memory, b_);
+    values_of_b();
+  };
+  EXPECT_DEATH(run(), "bytes of shared memory");
+}
+
+TEST_F(EmulatorDeathTest, WaitsThatTakeACore) {
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  EXPECT_DEATH(cudaEventSynchronize(event), "cudaEventBlockingSync");
+  cudaEventDestroy(event);
+}
+
+TEST_F(EmulatorDeathTest, LoadingAKernelWhileAGraphIsRecorded) {
+  cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  cudaFuncAttributes attributes;
+  const auto unknown = [](float* to) { to[0] = 0.0f; };
+  void (*kernel)(float*) = unknown;
+  EXPECT_DEATH(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+               "loaded while a graph is recorded");
+  cudaGraph_t graph;
+  cudaStreamEndCapture(stream_, &graph);
+  cudaGraphDestroy(graph);
+}
+
+TEST_F(Emulator, SharedMemoryThatTheGpuDoesNotHave) {
+  const size_t most = emulator::gpu().max_shared();
+  EXPECT_EQ(cudaFuncSetAttribute(of_32_threads, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(most)),
+            cudaSuccess);
+  EXPECT_NE(cudaFuncSetAttribute(of_32_threads, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(most + 1)),
+            cudaSuccess);
+  cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test

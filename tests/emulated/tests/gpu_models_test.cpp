@@ -1,0 +1,225 @@
+// The CUDA device on other GPUs than the usual software one, without cuBLAS, with little memory; and what it asks of the
+// driver: launches, recordings, copies.
+#include "cpu/cpu_device.h"
+#include "emulated/gpu.h"
+#include "engine/session.h"
+#include "gpu/harness.h"
+#include "support/gguf_bytes.h"
+#include "support/tiny_model.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class EmulatedGpu : public GpuTest {
+ protected:
+  void TearDown() override { use(usual_); }
+
+  void use(const emulator::GpuModel& model) {
+    device_.reset();
+    emulator::become(model);
+    std::string why;
+    device_ = make_device_under_test(why);
+    ASSERT_NE(device_, nullptr) << why;
+  }
+  emulator::GpuModel with(int compute_capability, int n_multiprocessors = 132) {
+    emulator::GpuModel model;
+    model.compute_capability = compute_capability;
+    model.n_multiprocessors = n_multiprocessors;
+    return model;
+  }
+
+  static ShapeClass tokens(int64_t n) {
+    ShapeClass shape;
+    shape.max_tokens = n;
+    shape.max_outputs = n;
+    return shape;
+  }
+
+  // What fn() makes the device ask for.
+  template <class Fn>
+  emulator::Counts counts_of(Fn&& fn) {
+    const emulator::Counts before = emulator::counts();
+    fn();
+    return emulator::counts() - before;
+  }
+
+  // Products by cuBLAS in a product of n tokens.
+  int64_t products_by_cublas(DType dtype, int64_t n) {
+    OpCase c(random_, tokens(n));
+    c.finish(c.builder.linear(c.activation(256), c.matrix(dtype, 40, 256)));
+    return counts_of([&] { c.run(*device_, {n, 1}); }).cublas_products;
+  }
+
+  const emulator::GpuModel usual_ = emulator::gpu();
+};
+
+// Every weight, for every number of tokens: the GPU is as able as with it.
+TEST_F(EmulatedGpu, WithoutCublasItMultipliesEverythingItself) {
+  emulator::GpuModel model;
+  model.has_cublas = false;
+  use(model);
+  const emulator::Counts before = emulator::counts();
+  for (DType dtype :
+       {DType::Q4_K, DType::Q8_0, DType::IQ3_S, DType::F16, DType::BF16, DType::F32, DType::TQ2_0}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const double tolerance = dtype == DType::F32 ? kF32 : kRounded;
+    OpCase c(random_, tokens(300));
+    const TensorId x = c.activation(256), r = c.activation(70);
+    c.finish(c.builder.linear(x, c.matrix(dtype, 70, 256), c.vector(random_.normals(70)), r));
+    for (const int64_t n : {9, 44, 200})
+      c.expect_match(*device_, {n, 1}, tolerance, OpCase::Rounding::allowed);
+    OpCase g(random_, tokens(300));
+    g.finish(g.builder.glu(g.activation(256), {}, g.matrix(dtype, 70, 256), g.matrix(dtype, 70, 256)));
+    for (const int64_t n : {21, 200}) g.expect_match(*device_, {n, 1}, tolerance, OpCase::Rounding::allowed);
+    OpCase h(random_, tokens(40));
+    h.finish(h.builder.head_linear(h.activation(3 * 256), h.matrix(dtype, 20, 256, 3)));
+    h.expect_match(*device_, {40, 1}, tolerance, OpCase::Rounding::allowed);
+  }
+  OpCase mixed(random_, tokens(200));
+  mixed.finish(mixed.builder.glu(mixed.activation(256), {}, mixed.matrix(DType::F16, 70, 256),
+                                 mixed.matrix(DType::Q4_K, 70, 256)));
+  mixed.expect_match(*device_, {200, 1}, kRounded, OpCase::Rounding::allowed);
+  EXPECT_EQ((emulator::counts() - before).cublas_products, 0);
+}
+
+// Server GPUs have 16-bit units that are worth converting weights for; the others have not, newer ones included.
+TEST_F(EmulatedGpu, LongPromptsGoToTheFasterUnits) {
+  for (const int capability : {90, 100}) {
+    use(with(capability, 6));
+    EXPECT_EQ(products_by_cublas(DType::Q4_K, 192), 0) << capability;
+    EXPECT_GT(products_by_cublas(DType::Q4_K, 193), 0) << capability;
+  }
+  use(with(80, 6));
+  EXPECT_EQ(products_by_cublas(DType::Q4_K, 512), 0);
+  EXPECT_GT(products_by_cublas(DType::Q4_K, 513), 0);
+  for (const int capability : {86, 89, 120, 121}) {
+    use(with(capability, 6));
+    EXPECT_EQ(products_by_cublas(DType::Q4_K, 600), 0) << capability;
+    EXPECT_GT(products_by_cublas(DType::F16, 9), 0) << capability;
+  }
+}
+
+// The converted rows of a matrix, in several panels; 128 MiB of memory make them 512 KiB.
+TEST_F(EmulatedGpu, MatricesOfSeveralPanels) {
+  emulator::GpuModel model;
+  model.memory_bytes = size_t{128} << 20;
+  use(model);
+  for (DType dtype : quantizable_dtypes()) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(200));
+    constexpr int64_t k = 2560, m = 221;
+    const TensorId x = c.activation(k), r = c.activation(m);
+    c.finish(c.builder.linear(x, c.matrix(dtype, m, k), c.vector(random_.normals(m)), r));
+    const emulator::Counts asked = counts_of([&] {
+      c.expect_match(*device_, {193, 1}, dtype == DType::F32 ? kF32 : kRounded, OpCase::Rounding::allowed);
+    });
+    const bool in_place = dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
+    if (in_place) {
+      EXPECT_EQ(asked.cublas_products, 1);
+    } else {
+      EXPECT_GE(asked.cublas_products, 3);
+    }
+  }
+}
+
+TEST_F(EmulatedGpu, AGpuThatTheBuildHasNoCodeForIsNamed) {
+  device_.reset();
+  emulator::become(with(75));
+  std::string why;
+  EXPECT_EQ(make_device_under_test(why), nullptr);
+  EXPECT_EQ(why, "this build has no code for emulated GPU (sm_75)");
+}
+
+// ---- What a step asks for ----
+
+TEST_F(EmulatedGpu, StepsOfFewTokensAreOneLaunch) {
+  OpCase c(random_, tokens(9));
+  const TensorId x = c.activation(256);
+  c.finish(c.builder.linear(c.builder.norm(x, {NormKind::rms, 1e-5f, 256}, c.vector(random_.normals(256))),
+                            c.matrix(DType::Q4_K, 256, 256), nullptr, x));
+  for (int64_t n = 1; n <= 9; ++n) {
+    SCOPED_TRACE(n);
+    std::vector<emulator::Counts> at;
+    c.run(*device_, {n, n}, 4, [&] { at.push_back(emulator::counts()); });
+    const emulator::Counts third = at[3] - at[2];
+    EXPECT_EQ(third.graph_launches, n <= 8 ? 1 : 0);
+    EXPECT_EQ(third.graph_kernels > 0, n <= 8);
+  }
+}
+
+TEST_F(EmulatedGpu, SmallCopiesTakeNoCopyEngine) {
+  const DevicePtr memory = device_->alloc(1 << 20);
+  const std::vector<std::byte> bytes(200000);
+  device_->wait(device_->record());
+  const emulator::Counts small = counts_of([&] {
+    for (size_t i = 0; i < 6; ++i) device_->copy_in(memory + i * 5000, bytes.data(), 5000 - 3 * i);
+    device_->wait(device_->record());
+  });
+  EXPECT_EQ(small.copies_from_host, 0);
+  EXPECT_EQ(small.launches, 1);
+  const emulator::Counts large = counts_of([&] {
+    device_->copy_in(memory, bytes.data(), bytes.size());
+    device_->wait(device_->record());
+  });
+  EXPECT_EQ(large.copies_from_host, 1);
+  EXPECT_EQ(large.launches, 0);
+  device_->free(memory);
+}
+
+// The kernels of a token of a model like Llama (FLOORS.md), which a graph launches; what comes to the device for it in one
+// kernel, and what goes back in one copy.
+TEST_F(EmulatedGpu, LaunchesOfAToken) {
+  const test::TempDir directory;
+  const auto host = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
+  std::map<int64_t, emulator::Counts> by_layers;
+  for (const int64_t n_layer : {1, 3}) {
+    test::TinyShape shape;
+    shape.n_embd = 512;
+    shape.n_head = 8;
+    shape.n_ff = 512;
+    shape.n_layer = n_layer;
+    shape.dtype = DType::Q4_K;
+    const std::string path = directory.path("llama.gguf");
+    test::tiny_llama(shape, 11).write(path);
+    const auto model = Model::load(path);
+    EngineOptions options;
+    options.context.n_ctx = 128;
+    options.context.n_ubatch = 16;
+    options.offload.n_gpu_layers = n_layer + 1;
+    Session session(*model, {host.get(), device_.get()}, options);
+    const std::vector<int32_t> prompt{3, 4, 5, 6};
+    session.append(prompt);
+    for (int i = 0; i < 3; ++i) session.append(std::span(prompt).first(1));
+    by_layers[n_layer] = counts_of([&] { session.append(std::span(prompt).first(1)); });
+  }
+  const emulator::Counts& one = by_layers[1];
+  const int64_t of_layer = (by_layers[3].graph_kernels - one.graph_kernels) / 2;
+  EXPECT_EQ(of_layer, 8);
+  EXPECT_EQ(one.graph_kernels - of_layer, 4);  // the last layer's two gathers, the last norm, the head
+  EXPECT_LE(one.graph_kernels + 31 * of_layer, 260) << "of 32 layers";
+  EXPECT_EQ(one.graph_launches, 1);
+  EXPECT_EQ(one.launches, 2);  // what the host knows of the step, and the row that it has embedded
+  EXPECT_EQ(one.copies_from_host, 0);
+  EXPECT_EQ(one.copies_to_host, 1);
+}
+
+// Loading one takes memory and may wait for the device, while the other thread records a graph.
+TEST_F(EmulatedGpu, TheFetchersKernelsAreLoadedBeforeTheFirstFetch) {
+  const auto fetch = [&](DType dtype) {
+    Weight weight{"w", dtype, 1, 4, 256};
+    const std::vector<std::byte> bytes(weight.n_bytes());
+    weight.data = bytes.data();
+    const DevicePtr to = device_->alloc(device_->weight_bytes(weight));
+    device_->join(device_->fetch(to, weight, 0));
+    device_->wait(device_->record());
+    device_->free(to);
+  };
+  fetch(DType::F32);
+  const emulator::Counts later = counts_of([&] {
+    for (DType dtype : quantizable_dtypes()) fetch(dtype);
+  });
+  EXPECT_EQ(later.kernels_loaded, 0);
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test
