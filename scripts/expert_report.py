@@ -3,14 +3,20 @@
 policies, and draws the hit rates as an SVG.
 
     build/bin/tandem run -m model.gguf --max-ram 8GiB --expert-trace trace.txt -p "..." -n 200
-    scripts/expert_report.py trace.txt -o hits.svg
+    scripts/expert_report.py trace.txt -o hits.svg --gpu-output slots.svg
     scripts/expert_report.py --self-test
 
-Policies: least recently used, which tandem has in host memory; least frequently used, with counts that halve every 256 steps
+The first table is of one cache of all layers, in host memory. Policies: least recently used, which tandem has in host memory; least frequently used, with counts that halve every 256 steps
 (which it has on GPUs, in each layer for itself) or of the whole run; and the best possible, which evicts the expert whose
 next use is farthest away. Two lines are predicted, with Che's approximation for a
 least-recently-used cache, as `tandem plan` does: from how often the trace uses each expert, and from Zipf's law. All caches
 start empty, and are shared by all layers. Steps of more than 16 tokens are left out: they pass through.
+
+The second table is of a GPU's slots, as src/exec/expert_cache.cpp fills them: so many in each layer, and in every step one
+expert at most is brought to a layer (--kept), because the bus carries no more beside. Policies: least recently used; least
+frequently used with counts that halve every 256 steps; and the same with the router's look-ahead: what the next layer's
+router would choose for a layer's input is brought before that layer asks for it, and stays till then. Beside each hit rate
+are the experts brought for each layer and step. "right" is the share of the guesses that the layer then chooses.
 """
 
 import argparse
@@ -22,24 +28,26 @@ import sys
 
 FEW_TOKENS = 16  # kFewTokens of src/exec/expert_room.h
 ZIPF = 0.7  # kUsualExpertSkew of src/plan/expert_hits.h
-HALF_LIFE = 256  # kHalfLife of src/exec/expert_cache.cpp
+HALF_LIFE = 256  # kHalfLife of src/exec/cache_policy.h
 SHARES = [1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1]
 
 
 def read_trace(lines):
-    """The model, and the experts of each (step, layer) as a list of keys (layer, expert)."""
+    """The model, the experts of each (step, layer) as a list of keys (layer, expert), and what each guesses of the next."""
     lines = iter(lines)
     head = json.loads(next(lines))
     if head.get("kind") != "tandem expert trace":
         raise ValueError("no trace of experts")
-    model, uses = head["model"], []
+    model, uses, guesses = head["model"], [], []
     for line in lines:
-        layer, *experts = line.split()
+        chosen, _, guessed = line.partition(">")
+        layer, *experts = chosen.split()
         pairs = [tuple(map(int, e.split(":"))) for e in experts]
         n_tokens = sum(n for _, n in pairs) / model["n_expert_used"]
         if n_tokens <= FEW_TOKENS:
             uses.append([(int(layer), e) for e, _ in pairs])
-    return model, uses
+            guesses.append([int(e) for e in guessed.split()])
+    return model, uses, guesses
 
 
 def hit_rate(uses, n_slots, policy):
@@ -102,6 +110,94 @@ def farthest(uses):
     return lambda key, time: -following[key, time]
 
 
+class Slots:
+    """A layer's slots on a GPU: the ExpertCache and a CachePolicy."""
+
+    def __init__(self, n_slots, policy):
+        self.n_slots, self.policy = n_slots, policy
+        self.held, self.scores, self.expected, self.step, self.may_keep = set(), {}, set(), 1, 0.0
+
+    def score(self, expert):
+        return math.inf if expert in self.expected else self.scores.get(expert, 0.0)
+
+    def used(self, expert):
+        if self.policy == "recent":
+            self.scores[expert] = self.step
+        else:
+            self.scores[expert] = self.scores.get(expert, 0.0) + 2 ** (self.step / HALF_LIFE)
+
+    def bring(self, expert, in_use):
+        if len(self.held) >= self.n_slots:
+            free = [e for e in self.held if e not in in_use]
+            victim = min(free, key=self.score, default=None)
+            if victim is None or math.isinf(self.score(victim)) or self.score(expert) < self.score(victim):
+                return False
+            self.held.remove(victim)
+        self.held.add(expert)
+        self.may_keep -= 1
+        return True
+
+    def find(self, experts, kept):
+        """Returns the experts found, and of the others how many are brought."""
+        for expert in experts:
+            self.used(expert)
+        missing = [e for e in experts if e not in self.held]
+        if not self.expected:
+            self.may_keep = min(1.0, self.may_keep + kept)
+        best = max(missing, key=self.score, default=None)
+        brought = best is not None and self.may_keep >= 1 and self.bring(best, experts)
+        self.expected = set()
+        self.step += 1
+        return len(experts) - len(missing), brought
+
+    def look_ahead(self, guesses, kept):
+        self.expected, n = set(guesses), 0
+        self.may_keep = min(1.0, self.may_keep + kept)
+        for expert in guesses:
+            if self.may_keep < 1:
+                break
+            if expert in self.held:
+                continue
+            if not self.bring(expert, ()):
+                break
+            n += 1
+        return n
+
+
+def slots_rate(uses, guesses, n_slots, policy, kept):
+    """The share of the uses found, and the experts brought for each (step, layer)."""
+    layers = sorted({layer for keys in uses for layer, _ in keys})
+    following = dict(zip(layers, layers[1:]))
+    slots = {layer: Slots(n_slots, policy) for layer in layers}
+    n_used = n_found = n_brought = 0
+    for keys, guessed in zip(uses, guesses):
+        if not keys:
+            continue
+        layer = keys[0][0]
+        found, brought = slots[layer].find([e for _, e in keys], kept)
+        n_used, n_found, n_brought = n_used + len(keys), n_found + found, n_brought + brought
+        if policy == "ahead" and guessed and layer in following:
+            n_brought += slots[following[layer]].look_ahead(guessed, kept)
+    return n_found / n_used, n_brought / len(uses)
+
+
+def right_guesses(uses, guesses):
+    """The share of the guesses that the next layer chooses."""
+    n = n_right = 0
+    for i, guessed in enumerate(guesses[:-1]):
+        chosen = {e for _, e in uses[i + 1]}
+        n += len(guessed)
+        n_right += sum(e in chosen for e in guessed)
+    return n_right / n if n else 0.0
+
+
+def slots_curves(model, uses, guesses, kept):
+    slots = [max(1, round(share * model["n_expert"])) for share in SHARES]
+    names = {"recent": "least recently used", "frequent": "least frequently used lately",
+             "ahead": "the same with look-ahead"}
+    return {name: [slots_rate(uses, guesses, n, policy, kept) for n in slots] for policy, name in names.items()}
+
+
 def che(probabilities, n_slots):
     """The hit rate of a least-recently-used cache where each step uses each expert with its own probability."""
     if n_slots >= len(probabilities):
@@ -138,7 +234,7 @@ def curves(model, uses):
     }
 
 
-def svg(lines, title):
+def svg(lines, title, where="experts in memory"):
     width, height, left, top, right, bottom = 760, 420, 60, 40, 220, 50
     x = lambda share: left + share * (width - left - right)
     y = lambda rate: height - bottom - rate * (height - top - bottom)
@@ -151,7 +247,7 @@ def svg(lines, title):
                     f'<text x="{left - 8}" y="{y(i / 4) + 4}" text-anchor="end">{25 * i}%</text>'
                     f'<text x="{x(i / 4)}" y="{height - bottom + 18}" text-anchor="middle">{25 * i}%</text>')
     page.append(f'<text x="{(left + width - right) / 2}" y="{height - 12}" text-anchor="middle">'
-                "experts in memory</text>")
+                f"{where}</text>")
     for i, (name, rates) in enumerate(lines.items()):
         points = " ".join(f"{x(s):.1f},{y(r):.1f}" for s, r in zip(SHARES, rates))
         dash = ' stroke-dasharray="5 4"' if name.startswith("predicted") else ""
@@ -165,7 +261,7 @@ def svg(lines, title):
 def self_test():
     head = json.dumps({"kind": "tandem expert trace", "model": {"n_expert": 4, "n_expert_used": 1}})
     order = [0, 1, 0, 2, 0, 3, 0, 1, 0, 2]
-    model, uses = read_trace([head] + [f"0 {e}:1" for e in order] + ["0 0:20 1:20"])
+    model, uses, guesses = read_trace([head] + [f"0 {e}:1" for e in order] + ["0 0:20 1:20"])
     assert len(uses) == len(order)
     assert hit_rate(uses, 4, least_recent(uses)) == 0.6  # all but the first of each
     assert hit_rate(uses, 2, least_recent(uses)) == 0.4  # 0 alone stays
@@ -176,6 +272,17 @@ def self_test():
     assert che([0.9] + [0.1] * 9, 3) > che([0.18] * 10, 3)
     lines = curves(model, uses)
     assert lines["least recently used"][-1] == 0.6 and svg(lines, "t").count("<polyline") == len(lines)
+    assert guesses == [[]] * len(order)
+    # One slot: always the last one; frequent: 0 stays when it has been used more often.
+    assert slots_rate(uses, guesses, 1, "recent", 1)[0] == 0
+    assert slots_rate(uses, guesses, 1, "frequent", 1)[0] == 0.3
+    assert slots_rate(uses, guesses, 4, "recent", 1) == (0.6, 0.4)
+    assert slots_rate(uses, guesses, 4, "recent", 0.5)[0] == 0.2  # every other step may bring one
+    # Two layers, the second chooses at random, and the first knows what: one slot is enough.
+    known = [f"{layer} {e if layer else 0}:1" + ("" if layer else f" > {e}") for e in order for layer in (0, 1)]
+    model, uses, guesses = read_trace([head] + known)
+    assert right_guesses(uses, guesses) == 1
+    assert slots_rate(uses, guesses, 1, "ahead", 1)[0] > 0.85 > slots_rate(uses, guesses, 1, "frequent", 1)[0]
     print("ok")
 
 
@@ -183,6 +290,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", help="file of --expert-trace")
     parser.add_argument("-o", "--output", help="write the curves to this file as an SVG")
+    parser.add_argument("--gpu-output", metavar="FILE", help="write the curves of a GPU's slots to this file as an SVG")
+    parser.add_argument("--kept", type=float, default=1, help="experts brought to a layer in a step, at most 1")
     parser.add_argument("--self-test", action="store_true")
     args = parser.parse_args()
     if args.self_test:
@@ -190,7 +299,7 @@ def main():
     if not args.trace:
         parser.error("name a trace")
     with open(args.trace, encoding="utf-8") as file:
-        model, uses = read_trace(file)
+        model, uses, guesses = read_trace(file)
     if not uses:
         sys.exit(f"{args.trace}: no steps of {FEW_TOKENS} tokens or fewer")
     lines = curves(model, uses)
@@ -198,8 +307,16 @@ def main():
     print("|---|" + "---|" * len(lines))
     for i, share in enumerate(SHARES):
         print(f"| {share:.1%} | " + " | ".join(f"{rates[i]:.1%}" for rates in lines.values()) + " |")
+    of_slots = slots_curves(model, uses, guesses, args.kept)
+    print(f"\n| slots of a layer | {' | '.join(of_slots)} |\n|---|" + "---|" * len(of_slots))
+    for i, share in enumerate(SHARES):
+        print(f"| {share:.1%} | " + " | ".join(f"{c[i][0]:.1%}, {c[i][1]:.2f}" for c in of_slots.values()) + " |")
+    print(f"\nguesses of the next layer's experts: {right_guesses(uses, guesses):.1%} right")
+    title = f"{model['architecture']}, {model['n_layer']} layers, {model['n_expert_used']} of {model['n_expert']} experts"
+    if args.gpu_output:
+        rates = {name: [rate for rate, _ in curve] for name, curve in of_slots.items()}
+        pathlib.Path(args.gpu_output).write_text(svg(rates, title, "a layer's experts in slots of a GPU"), encoding="utf-8")
     if args.output:
-        title = f"{model['architecture']}, {model['n_layer']} layers, {model['n_expert_used']} of {model['n_expert']} experts"
         pathlib.Path(args.output).write_text(svg(lines, title), encoding="utf-8")
 
 

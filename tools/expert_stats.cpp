@@ -103,14 +103,16 @@ ExpertTrace::ExpertTrace(const std::string& path, const Hparams& model, EngineOp
   file_ = std::make_unique<OutputFile>(path);
   line_ = nlohmann::json({{"kind", "tandem expert trace"}, {"model", model_json(model)}}).dump() + "\n";
   file_->write(std::as_bytes(std::span(line_)));
-  options.on_experts = [this](int layer, std::span<const WantedExpert> experts) { add(layer, experts); };
+  options.on_experts = [this](const ChosenInLayer& chosen) { add(chosen); };
 }
 
-void ExpertTrace::add(int layer, std::span<const WantedExpert> experts) {
-  line_ = std::to_string(layer);
-  for (const WantedExpert& e : experts) {
+void ExpertTrace::add(const ChosenInLayer& chosen) {
+  line_ = std::to_string(chosen.layer);
+  for (const WantedExpert& e : chosen.experts) {
     line_ += " " + std::to_string(e.expert) + ":" + std::to_string(e.n_tokens);
   }
+  if (!chosen.guesses.empty()) line_ += " >";
+  for (const int32_t expert : chosen.guesses) line_ += " " + std::to_string(expert);
   line_ += "\n";
   file_->write(std::as_bytes(std::span(line_)));
 }

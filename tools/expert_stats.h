@@ -5,7 +5,8 @@
 // 5 bytes for each expert.
 //
 // --expert-trace FILE: every choice of experts, for scripts/expert_report.py. A line of JSON about the model, then a line
-// for each step and layer: the layer, then EXPERT:TOKENS for each expert, the number of the step's tokens that chose it.
+// for each step and layer: the layer, then EXPERT:TOKENS for each expert, the number of the step's tokens that chose it. In
+// steps of few tokens, ">" and the experts follow that the next layer's router would choose for this layer's input.
 //
 // Throws Error(bad_file | io) naming the file, and Error(usage) for the statistics of another model.
 #pragma once
@@ -34,7 +35,7 @@ class ExpertTrace {
   void publish();  // gives the file its name
 
  private:
-  void add(int layer, std::span<const WantedExpert> experts);
+  void add(const ChosenInLayer& chosen);
 
   std::unique_ptr<OutputFile> file_;
   std::string line_;

@@ -22,6 +22,14 @@ struct WantedExpert {
   int32_t n_tokens = 0;  // of the step that have chosen it
 };
 
+// What a step's tokens have chosen in a layer, for who watches.
+struct ChosenInLayer {
+  int layer = 0;
+  std::span<const WantedExpert> experts;  // each once
+  // What each of few tokens is likely to choose in the next layer, each once; the likeliest of a token first.
+  std::span<const int32_t> guesses;
+};
+
 // An expert in memory; its rows lie as in the file. Null: the layer has no such matrix.
 struct ReadyExpert {
   size_t index = 0;  // in the request

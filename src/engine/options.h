@@ -10,6 +10,7 @@
 
 #include "base/disk_reader.h"
 #include "device/expert_source.h"
+#include "exec/cache_policy.h"
 #include "exec/placement.h"
 #include "gguf/mapped_file.h"
 #include "gguf/metadata.h"
@@ -54,8 +55,10 @@ struct EngineOptions {
   Placement placement;  // empty: planned from `offload`
   // Opens the reader of layers on disk; empty: open_disk_reader().
   std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
-  // Called with the experts that a step's tokens choose in a layer, of layers whose experts are on disk; may be empty.
-  std::function<void(int layer, std::span<const WantedExpert> experts)> on_experts;
+  // Decides which experts GPUs keep; empty: usual_cache_policy().
+  MakeCachePolicy expert_policy;
+  // Called with what a step's tokens choose in a layer, of layers whose experts are on disk; may be empty.
+  std::function<void(const ChosenInLayer& chosen)> on_experts;
 };
 
 // Throws Error(usage) for options that contradict each other, naming both.

@@ -58,13 +58,13 @@ void Runtime::build() {
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
   build_cache(graphs.kv);
-  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers(),
-                                         disk_reader(model_, options_, fit_.placement));
+  executor_ = std::make_unique<Executor>(
+      devices_, fit_.placement, cache_->layers(), disk_reader(model_, options_, fit_.placement),
+      options_.expert_policy ? options_.expert_policy : usual_cache_policy);
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
   if (options_.offload.expert_use) {
-    executor_->experts().read_most_used(*options_.offload.expert_use);
-    executor_->expert_cache().bring_most_used(*options_.offload.expert_use);
+    executor_->bring_most_used(*options_.offload.expert_use);
   }
   executor_->experts().watch(options_.on_experts);
 
@@ -130,9 +130,7 @@ bool Runtime::step_down(const std::string& reason) {
   const auto caches = [](const LayerPlacement& l) { return cached_experts(l.experts, StepKind::decode); };
   if (std::ranges::any_of(layers, caches)) {
     say("GPUs keep no experts of the host's");
-    for (LayerPlacement& l : layers) {
-      if (caches(l)) std::get<InMemory>(l.experts).decode = HostComputes{};
-    }
+    for (LayerPlacement& l : layers) l.experts = without_cached_experts(l.experts);
     return true;
   }
   const auto on_gpu = [](const LayerPlacement& l) { return uses_gpu(l.weights) || uses_gpu(l.experts); };
@@ -227,16 +225,13 @@ void Runtime::warn_of_long_context() const {
 
 void Runtime::warn_of_unused_expert_cache() const {
   if (options_.offload.expert_cache.value_or(0) == 0) return;
-  for (const LayerPlacement& layer : fit_.placement.layers) {
-    const auto* memory = std::get_if<InMemory>(&layer.experts);
-    if (memory && std::holds_alternative<CachedExperts>(memory->decode)) return;
-  }
+  if (fit_.placement.caches_experts(StepKind::decode)) return;
   const DeviceModels devices(devices_);
   const std::vector<size_t> needed = cached_expert_bytes(fit_.placement, model_.weights(), devices);
   const bool could = std::ranges::any_of(needed, [](size_t n_bytes) { return n_bytes > 0; });
   log_warning("{} has no effect: {}", setting_text(Setting::expert_cache),
               could ? "no GPU has room for an expert of each layer"
-                    : "no layer has its experts in host memory and the rest on a GPU");
+                    : "no layer has its experts on the host and the rest on a GPU");
 }
 
 std::string Runtime::generic_kernels() const {

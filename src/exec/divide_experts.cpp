@@ -33,12 +33,12 @@ class ExpertDivider {
   void divide(const Node& whole, const MoeFfnOp& op, const CachedExperts& cached) {
     const Weight* down = graph_.tensor(op.down).weight;
     const std::string name = graph_.tensor(whole.output).name;
-    const TensorId for_gpu = add(CachedRouteOp{op.route, kNoTensor, down}, name + ".cached", op.route,
+    const TensorId for_gpu = add(CachedRouteOp{op.route, kNoTensor, op.x, down}, name + ".cached", op.route,
                                  whole.layer, DeviceId::host());
     const TensorId gpu_part =
         add(on_gpu(op, for_gpu, cached), name + ".device", whole.output, whole.layer, cached.on);
-    const TensorId for_host = add(CachedRouteOp{op.route, for_gpu, down}, name + ".others", op.route,
-                                  whole.layer, DeviceId::host());
+    const TensorId for_host = add(CachedRouteOp{op.route, for_gpu, kNoTensor, down}, name + ".others",
+                                  op.route, whole.layer, DeviceId::host());
     MoeFfnOp others = op;
     others.route = for_host;
     others.residual = kNoTensor;  // the GPU adds it
@@ -110,7 +110,9 @@ std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& pl
                       .n_slots = cached->n_slots,
                       .n_used = op->n_used,
                       .fetched = cached->fetched,
-                      .kept = cached->kept};
+                      .kept = cached->kept,
+                      .on_disk = std::holds_alternative<OnDisk>(*home),
+                      .router = router_of(divided, *op)};
     for (TensorId id : {op->gate, op->up, op->down, op->gate_bias, op->up_bias, op->down_bias}) {
       if (id == kNoTensor) continue;
       const Weight* slots = divided.tensor(id).weight;

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "exec/expert_router.h"
 #include "exec/placement.h"
 
 namespace tandem {
@@ -25,6 +26,8 @@ struct CachedLayer {
   std::vector<Slots> weights;
   int64_t n_expert = 0, n_slots = 0, n_used = 0;
   double fetched = 0, kept = 0;  // as in CachedExperts
+  bool on_disk = false;          // the host has only some in memory
+  ExpertRouter router;
 };
 std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& placement);
 

@@ -31,7 +31,7 @@ Program::~Program() {
 }
 
 Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
-                   std::unique_ptr<DiskReader> disk)
+                   std::unique_ptr<DiskReader> disk, MakeCachePolicy policy)
     : devices_(std::move(devices)),
       placement_(std::move(placement)),
       kv_(std::move(kv)),
@@ -39,7 +39,7 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       reader_(std::move(disk)),
       disk_(devices_, reader_.get()),
       experts_(std::make_unique<ExpertStore>(*devices_.at(0), reader_.get())),
-      cache_(std::make_unique<ExpertCache>(devices_)),
+      cache_(std::make_unique<ExpertCache>(devices_, *experts_, std::move(policy))),
       stream_(devices_, disk_),
       queue_(stream_, devices_.size()),
       kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)) {
@@ -137,6 +137,10 @@ void Executor::bind(Program& program) {
   program.executables_.clear();
   program.events_.assign(program.schedule_.n_events, 0);
   program.addresses_.assign(devices_.size(), std::vector<DevicePtr>(graph.tensors.size(), nullptr));
+  for (const CachedLayer& layer : program.schedule_.cached) {
+    if (!layer.on_disk) continue;
+    for (const CachedLayer::Slots& w : layer.weights) residency_.reserve(layer.device, *w.slots);
+  }
   for (size_t d = 0; d < devices_.size(); ++d) {
     std::vector<DevicePtr>& addresses = program.addresses_[d];
     for (size_t id = 0; id < addresses.size(); ++id) {
@@ -245,6 +249,11 @@ ExpertUse Executor::expert_use() const {
   return use;
 }
 
+void Executor::bring_most_used(const ExpertUse& use) {
+  cache_->bring_most_used(use);
+  experts_->read_most_used(use);
+}
+
 void Executor::run_segment(Program& program, const Command& c, const StepShape& shape) {
   devices_[c.device.index()]->run(*program.executables_[c.segment], shape);
   if (!c.device.is_host()) return;
@@ -309,8 +318,8 @@ std::span<const float> Executor::result(const Program& program, TensorId tensor,
 void Executor::abandon_step() {
   stream_.forget();
   disk_.forget();
-  experts_->forget();
   cache_->forget();
+  experts_->forget();
   for (Device* device : devices_) {
     try {
       device->wait(device->record());

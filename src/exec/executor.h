@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/cache_policy.h"
 #include "exec/expert_use.h"
 #include "exec/fetch_queue.h"
 #include "exec/kv_stream.h"
@@ -39,9 +40,9 @@ class Program;
 class Executor {
  public:
   // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads
-  // the layers and experts on disk; null if the placement has none.
+  // the layers and experts on disk; null if the placement has none. `policy`: of experts that GPUs keep.
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
-           std::unique_ptr<DiskReader> disk = nullptr);
+           std::unique_ptr<DiskReader> disk = nullptr, MakeCachePolicy policy = usual_cache_policy);
   ~Executor();
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
@@ -69,7 +70,8 @@ class Executor {
   const ExpertCache& expert_cache() const { return *cache_; }
   // What steps have used of the chosen experts and of those that GPUs keep.
   ExpertUse expert_use() const;
-  ExpertCache& expert_cache() { return *cache_; }
+  // Brings experts that were used most to GPUs and to memory. Before the first step. Throws as run().
+  void bring_most_used(const ExpertUse& use);
 
  private:
   friend class Program;

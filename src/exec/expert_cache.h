@@ -1,7 +1,12 @@
-// ExpertCache: which experts GPUs have in their slots (CachedExperts), beside the host, which has all. The slots hold a
-// layer's first experts in the beginning. Of the experts that a step chooses and the GPU lacks, it brings a share there for
-// the step itself, and for later ones one more in every step or in some, if the policy prefers it to one that is there. So
-// what is brought neither keeps the GPU waiting longer than the host computes nor takes much of the bus.
+// ExpertCache: which experts GPUs have in their slots (CachedExperts), beside the host, which has all, or reads what it lacks
+// from disk (expert_store.h). The slots hold a layer's first experts in the beginning; of experts on disk, none. Of the
+// experts that a step chooses and the GPU lacks, it brings a share there for the step itself, and for later ones one more in
+// every step or in some, if the policy prefers it to one that is there. So what is brought neither keeps the GPU waiting
+// longer than the host computes nor takes much of the bus. A policy that looks ahead has the latter brought before a step
+// asks for them, by guesses of the layer before.
+//
+// An expert on disk is brought from the store, on loan until the copy is complete: for the step if it is there already, and
+// for later also when the step has read it.
 //
 // Fetches are ordered behind all that the GPU was given before. An expert that the step uses is never replaced.
 // Does not own the slots. One thread; after an error, check() throws it and forget() must follow.
@@ -16,28 +21,40 @@
 #include "exec/cache_policy.h"
 #include "exec/divide_experts.h"
 #include "exec/expert_counts.h"
+#include "exec/expert_guess.h"
+#include "exec/expert_loans.h"
+#include "exec/expert_store.h"
 #include "exec/expert_use.h"
 
 namespace tandem {
 
-class ExpertCache final : public ExpertSlots {
+class ExpertCache final : public ExpertSlots, public ExpertBorrower {
  public:
-  explicit ExpertCache(std::span<Device* const> devices) : devices_(devices.begin(), devices.end()) {}
+  // `store` has the layers that are on disk. All outlive the cache.
+  ExpertCache(std::span<Device* const> devices, ExpertStore& store,
+              MakeCachePolicy policy = usual_cache_policy);
+  ~ExpertCache() override;
+  ExpertCache(const ExpertCache&) = delete;
+  ExpertCache& operator=(const ExpertCache&) = delete;
 
-  // Adds layers that are not known yet. `address` returns that of a weight of slots on its device, which has been uploaded.
+  // Adds layers that are not known yet. `address` returns that of a weight of slots on its device, which has been uploaded;
+  // of layers on disk, nothing has.
   using Addresses = std::function<DevicePtr(DeviceId device, const Weight& slots)>;
   void add(std::span<const CachedLayer> layers, const Addresses& address);
-  // Fills the slots with the experts used most. Before the first step. Throws as Device::fetch.
+  // Fills the slots with the experts used most. Before the first step. Throws as Device::fetch and Error(io).
   void bring_most_used(const ExpertUse& use);
 
-  void find(const Weight& down, std::span<const int32_t> experts, std::span<int32_t> slots) override;
+  void find(const SlotRequest& request, std::span<int32_t> slots) override;
+  bool has(const Weight& down, int32_t expert) const override;
+  bool give_back_one() override { return loans_.end_one(); }
 
   size_t n_layers() const { return layers_.size(); }
   const ExpertCacheCounts& counts() const { return counts_; }  // since the cache was made
-  const ExpertUse& use() const { return use_; }                // since the cache was made
+  // Since the cache was made; of layers on disk, without what the store was asked for.
+  const ExpertUse& use() const { return use_; }
 
   void check() const;  // throws the error of find()
-  // After a failed step: what is in the slots is unknown, so nothing is.
+  // After a failed step: what is in the slots is unknown, so nothing is. Before ExpertStore::forget().
   void forget();
 
  private:
@@ -56,19 +73,41 @@ class ExpertCache final : public ExpertSlots {
     std::vector<int32_t> slot_of;   // [expert] -1: none
     std::vector<int64_t> n_tokens;  // [expert] of the step
     double may_keep = 0;            // experts that may be brought for later
+    bool has_guesses = false;       // of the coming step
     std::unique_ptr<CachePolicy> policy;
   };
+  // An expert to be brought when the step has read it.
+  struct Wanted {
+    size_t layer;
+    int32_t expert;
+  };
 
-  Layer& layer_of(const Weight& down);
-  void find_in(Layer& layer, std::span<const int32_t> experts, std::span<int32_t> slots);
-  void list_step(Layer& layer, std::span<const int32_t> experts);
+  size_t index_of(const Weight& down) const;
+  void find_in(size_t index, const SlotRequest& request, std::span<int32_t> slots);
+  void list_step(Layer& layer, const SlotRequest& request);
+  void fill_in(Layer& layer, std::span<const int32_t> experts, std::span<int32_t> slots);
   void use_slot(Layer& layer, Slot& slot);
+  void bring_for_step(Layer& layer);
+  void bring_for_later(size_t index);
+  void bring_wanted();
+  static void gain(Layer& layer);
+  void look_ahead(size_t index, const SlotRequest& request);
+  bool is_at_hand(const Layer& layer, int32_t expert);
   Slot* bring(Layer& layer, int32_t expert);
   void fetch(Layer& layer, Slot& slot, int32_t expert, Event after);
+  void order_by_use(Layer& layer, const std::vector<uint64_t>& counts, std::vector<int32_t>& order) const;
+  void fill(Layer& layer, std::span<const int32_t> experts);
+  bool read_for_fill(const Weight& down, std::span<const int32_t> experts);
 
   std::vector<Device*> devices_;
-  std::vector<Layer> layers_;
+  ExpertStore& store_;
+  MakeCachePolicy make_policy_;
+  std::vector<Layer> layers_;  // in the order of the graph
+  ExpertLoans loans_;
+  std::vector<Wanted> wanted_;
   std::vector<int32_t> chosen_, missing_;  // experts of the step
+  std::vector<WantedExpert> told_;
+  ExpertGuesser guesser_;
   ExpertCacheCounts counts_;
   ExpertUse use_;
   std::exception_ptr error_;

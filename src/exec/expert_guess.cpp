@@ -28,14 +28,12 @@ void read_row(const Weight& weight, size_t row, std::vector<float>& to) {
 
 }  // namespace
 
-bool ExpertGuesser::can_guess(const ExpertLayer& layer, int64_t n_cols) {
-  const Weight* matrix = layer.router.matrix;
-  return matrix && matrix->n_cols == n_cols && matrix->n_rows == layer.n_expert;
+bool ExpertGuesser::can_guess(const ExpertRouter& router, int64_t n_expert, int64_t n_cols) {
+  return router.matrix && router.matrix->n_cols == n_cols && router.matrix->n_rows == n_expert;
 }
 
-std::span<const int32_t> ExpertGuesser::guess(const ExpertLayer& layer, const float* x, int64_t n_tokens,
+std::span<const int32_t> ExpertGuesser::guess(const ExpertRouter& router, const float* x, int64_t n_tokens,
                                               int64_t n) {
-  const ExpertRouter& router = layer.router;
   compute_logits(router, x, static_cast<size_t>(n_tokens));
   if (router.selection_bias) read_row(*router.selection_bias, 0, selection_bias_);
   room_.resize(ExpertChoice::room_bytes(router.how) / sizeof(float));
@@ -43,7 +41,8 @@ std::span<const int32_t> ExpertGuesser::guess(const ExpertLayer& layer, const fl
   guesses_.clear();
   for (int64_t t = 0; t < n_tokens; ++t) {
     const float* bias = router.selection_bias ? selection_bias_.data() : nullptr;
-    for (const int32_t expert : choice.choose(&logits_[static_cast<size_t>(t * layer.n_expert)], bias, n)) {
+    for (const int32_t expert :
+         choice.choose(&logits_[static_cast<size_t>(t * router.matrix->n_rows)], bias, n)) {
       if (std::ranges::find(guesses_, expert) == guesses_.end()) guesses_.push_back(expert);
     }
   }

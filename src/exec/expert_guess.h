@@ -8,16 +8,16 @@
 #include <span>
 #include <vector>
 
-#include "exec/expert_room.h"
+#include "exec/expert_router.h"
 
 namespace tandem {
 
 class ExpertGuesser {
  public:
-  // Whether the layer's router takes rows of n_cols.
-  static bool can_guess(const ExpertLayer& layer, int64_t n_cols);
+  // Whether the router ranks n_expert experts for rows of n_cols.
+  static bool can_guess(const ExpertRouter& router, int64_t n_expert, int64_t n_cols);
   // The n experts that rank highest for each token of x [n_tokens, n_cols], each once. Valid until the next call.
-  std::span<const int32_t> guess(const ExpertLayer& layer, const float* x, int64_t n_tokens, int64_t n);
+  std::span<const int32_t> guess(const ExpertRouter& router, const float* x, int64_t n_tokens, int64_t n);
 
  private:
   void compute_logits(const ExpertRouter& router, const float* x, size_t n_tokens);

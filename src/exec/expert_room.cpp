@@ -9,24 +9,6 @@
 namespace tandem {
 namespace {
 
-// Returns the node that makes a tensor; null for inputs and weights.
-const Node* maker_of(const Graph& graph, TensorId id) {
-  const auto found = std::ranges::find(graph.nodes, id, &Node::output);
-  return found == graph.nodes.end() ? nullptr : &*found;
-}
-
-ExpertRouter router_of(const Graph& graph, const MoeFfnOp& op) {
-  const Node* route = maker_of(graph, op.route);
-  const auto* part = route ? std::get_if<ColumnsOp>(&route->op) : nullptr;
-  if (part) route = maker_of(graph, part->x);
-  const auto* ranks = route ? std::get_if<MoeRouteOp>(&route->op) : nullptr;
-  const Node* logits = ranks ? maker_of(graph, ranks->logits) : nullptr;
-  const auto* product = logits ? std::get_if<LinearOp>(&logits->op) : nullptr;
-  if (!product) return {};
-  const auto weight = [&](TensorId id) { return id == kNoTensor ? nullptr : graph.tensor(id).weight; };
-  return {weight(product->weight), weight(product->bias), weight(ranks->selection_bias), *ranks};
-}
-
 size_t slot_bytes(const ExpertLayer& layer) {
   size_t n_bytes = 0;
   for (const Weight* matrix : layer.matrices()) n_bytes += expert_page_bytes(*matrix);
@@ -101,8 +83,15 @@ ExpertRoom expert_room(const Graph& graph, const Placement& placement) {
       room.layers.back().n_used += op->n_used;
       continue;
     }
-    const ExpertLayer layer{node.layer,   weight(op->gate), weight(op->up),       weight(op->down),
-                            op->n_expert, op->n_used,       router_of(graph, *op)};
+    const CachedExperts* cached = cached_experts(*placement.home_of(node), step_kind(graph.shape));
+    const ExpertLayer layer{node.layer,
+                            weight(op->gate),
+                            weight(op->up),
+                            weight(op->down),
+                            op->n_expert,
+                            op->n_used,
+                            cached ? cached->n_slots : 0,
+                            router_of(graph, *op)};
     const size_t n_bytes = slot_bytes(layer);
     auto pool = std::ranges::find(room.pools, n_bytes, &ExpertPool::slot_bytes);
     if (pool == room.pools.end()) {

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "exec/expert_router.h"
 #include "exec/placement.h"
 
 namespace tandem {
@@ -13,19 +14,12 @@ namespace tandem {
 // Steps of more tokens use nearly all experts of a layer, and pass them through few slots.
 inline constexpr int64_t kFewTokens = 16;
 
-// What ranks a layer's experts: the product of this matrix and the layer's input, chosen from as moe_route does.
-struct ExpertRouter {
-  const Weight* matrix = nullptr;          // [n_expert, n_cols]; null: not ranked by a product alone
-  const Weight* bias = nullptr;            // [n_expert]? of the product
-  const Weight* selection_bias = nullptr;  // [n_expert]? of the choice
-  MoeRouteParams how;
-};
-
 // A layer of which only chosen experts are read. Null: it has no such matrix.
 struct ExpertLayer {
   int layer = 0;
   const Weight *gate = nullptr, *up = nullptr, *down = nullptr;
   int64_t n_expert = 0, n_used = 0;
+  int64_t n_on_gpu = 0;  // experts that a GPU keeps in such steps, which do not ask for them here
   ExpertRouter router;
 
   std::vector<const Weight*> matrices() const;  // those it has, in this order

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -95,7 +96,8 @@ void ExpertStore::begin(const ExpertRequest& request) {
   passes_through_ = request.n_tokens > kFewTokens;
   waiting_.clear();
   pending_.clear();
-  if (watcher_) watcher_(room_.layers[layer_].layer, request.experts);
+  if (!was_told_) tell(layer_, request);
+  was_told_ = false;
   Layer& layer = layers_[layer_];
   std::vector<uint64_t>& used = use_.counts[room_.layers[layer_].layer];
   for (size_t i = 0; i < request.experts.size(); ++i) {
@@ -129,6 +131,7 @@ void ExpertStore::begin(const ExpertRequest& request) {
 void ExpertStore::collect() {
   release_returned();
   start_waiting();
+  while (!waiting_.empty() && borrower_ && borrower_->give_back_one()) start_waiting();
   collect_done();
   while (ready_.empty() && !pending_.empty() && !failed()) {
     finish(slot_of(layer_, request_.experts[pending_.front()].expert));
@@ -160,9 +163,21 @@ void ExpertStore::end_reading_ahead() {
 // that nobody needs.
 void ExpertStore::predict() {
   if (layer_ + 1 == layers_.size()) return;
-  const ExpertLayer& next = room_.layers[layer_ + 1];
-  if (!ExpertGuesser::can_guess(next, request_.n_cols)) return;
-  read_ahead(guesser_.guess(next, request_.x, request_.n_tokens, (next.n_used + 1) / 2));
+  read_ahead(guess_after(layer_, request_, (room_.layers[layer_ + 1].n_used + 1) / 2));
+}
+
+// The n experts that each token is likeliest to choose in the layer behind this one; nothing if that cannot be told.
+std::span<const int32_t> ExpertStore::guess_after(size_t layer, const ExpertRequest& request, int64_t n) {
+  if (layer + 1 >= layers_.size() || !request.x || request.n_tokens > kFewTokens) return {};
+  const ExpertLayer& next = room_.layers[layer + 1];
+  if (!ExpertGuesser::can_guess(next.router, next.n_expert, request.n_cols)) return {};
+  return guesser_.guess(next.router, request.x, request.n_tokens, n);
+}
+
+void ExpertStore::tell(size_t layer, const ExpertRequest& chosen) {
+  if (!watcher_) return;
+  const int64_t n_next = layer + 1 < layers_.size() ? room_.layers[layer + 1].n_used : 0;
+  watcher_({room_.layers[layer].layer, chosen.experts, guess_after(layer, chosen, n_next)});
 }
 
 void ExpertStore::read_most_used(const ExpertUse& use) {
@@ -193,7 +208,8 @@ void ExpertStore::read_more_of_most_used(size_t n_under_way) {
     const auto [layer, expert] = most_used_.back();
     most_used_.pop_back();
     Pool& pool = *layers_[layer].pool;
-    const bool is_there = layers_[layer].slot_of[static_cast<size_t>(expert)] >= 0;
+    const bool is_there =
+        layers_[layer].slot_of[static_cast<size_t>(expert)] >= 0 || is_elsewhere(layer, expert);
     if (is_there || pool.n_filled == pool.slots.size() || !bring(layer, expert)) continue;
     Slot& slot = slot_of(layer, expert);
     pool.order.used(static_cast<size_t>(&slot - pool.slots.data()));
@@ -227,6 +243,7 @@ void ExpertStore::read_ahead(std::span<const int32_t> experts) {
   const size_t n_most = layers_[next].pool->slots.size() / 2;
   for (const int32_t expert : experts.first(std::min(experts.size(), n_most))) {
     const bool is_new = layers_[next].slot_of[static_cast<size_t>(expert)] < 0;
+    if (is_elsewhere(next, expert)) continue;
     if (is_new && !bring(next, expert)) return;
     Slot& slot = slot_of(next, expert);
     if (slot.is_ahead) continue;
@@ -242,7 +259,8 @@ bool ExpertStore::bring(size_t layer, int32_t expert) {
   Pool& pool = *layers_[layer].pool;
   const auto can_go = [&](size_t s) {
     const Slot& slot = pool.slots[s];
-    return !slot.in_use && !slot.is_ahead && (!slot.under_way || reader_->is_done(*slot.under_way));
+    return !slot.in_use && slot.n_loans == 0 && !slot.is_ahead &&
+           (!slot.under_way || reader_->is_done(*slot.under_way));
   };
   const size_t at = pool.n_filled < pool.slots.size() ? pool.n_filled++ : pool.order.first(can_go);
   if (at == pool.slots.size()) return false;
@@ -287,15 +305,16 @@ void ExpertStore::collect_done() {
     Slot& slot = slot_of(layer_, request_.experts[i].expert);
     if (slot.under_way && !reader_->is_done(*slot.under_way)) return false;
     if (!finish(slot)) return false;
-    add_ready(i);
+    ready_.push_back(in_slot(slot));
+    ready_.back().index = i;
     return true;
   });
 }
 
-void ExpertStore::add_ready(size_t index) {
-  const ExpertLayer& layer = room_.layers[layer_];
-  const Slot& slot = slot_of(layer_, request_.experts[index].expert);
-  ReadyExpert ready{index};
+// Where the matrices of an expert lie that is in its slot.
+ReadyExpert ExpertStore::in_slot(const Slot& slot) const {
+  const ExpertLayer& layer = room_.layers[slot.layer];
+  ReadyExpert ready;
   const std::byte* at = slot.base;
   const auto next = [&](const Weight* matrix) -> const std::byte* {
     if (!matrix) return nullptr;
@@ -306,7 +325,62 @@ void ExpertStore::add_ready(size_t index) {
   ready.gate = next(layer.gate);
   ready.up = next(layer.up);
   ready.down = next(layer.down);
-  ready_.push_back(ready);
+  return ready;
+}
+
+bool ExpertStore::is_elsewhere(size_t layer, int32_t expert) const {
+  return borrower_ && borrower_->has(*room_.layers[layer].down, expert);
+}
+
+bool ExpertStore::has_slot(const Weight& down, int32_t expert) const {
+  return layers_[layer_with(down)].slot_of[static_cast<size_t>(expert)] >= 0;
+}
+
+const std::byte* ExpertStore::rows_in(const ReadyExpert& lent, const Weight& down,
+                                      const Weight& matrix) const {
+  const ExpertLayer& layer = room_.layers[layer_with(down)];
+  if (&matrix == layer.gate) return lent.gate;
+  if (&matrix == layer.up) return lent.up;
+  return &matrix == layer.down ? lent.down : nullptr;
+}
+
+bool ExpertStore::is_in_memory(const Weight& down, int32_t expert) {
+  const size_t layer = layer_with(down);
+  if (layers_[layer].slot_of[static_cast<size_t>(expert)] < 0) return false;
+  Slot& slot = slot_of(layer, expert);
+  if (!slot.under_way) return true;
+  if (!reader_->is_done(*slot.under_way)) return false;
+  const std::exception_ptr before = error_;
+  const bool is_there = finish(slot);
+  error_ = before;  // it was read ahead: it is read again if it is needed
+  return is_there;
+}
+
+void ExpertStore::start(const Weight& down, int32_t expert) {
+  const size_t layer = layer_with(down);
+  if (layers_[layer].slot_of[static_cast<size_t>(expert)] < 0) bring(layer, expert);
+}
+
+std::optional<ReadyExpert> ExpertStore::lend(const Weight& down, int32_t expert) {
+  const size_t layer = layer_with(down);
+  if (layers_[layer].slot_of[static_cast<size_t>(expert)] < 0) return std::nullopt;
+  Slot& slot = slot_of(layer, expert);
+  if (!finish(slot)) std::rethrow_exception(std::exchange(error_, nullptr));
+  ++slot.n_loans;
+  return in_slot(slot);
+}
+
+void ExpertStore::take_back(const Weight& down, int32_t expert) {
+  const size_t layer = layer_with(down);
+  const int32_t at = layers_[layer].slot_of[static_cast<size_t>(expert)];
+  TANDEM_CHECK(at >= 0);
+  Pool& pool = *layers_[layer].pool;
+  if (--pool.slots[static_cast<size_t>(at)].n_loans == 0) pool.order.unwanted(static_cast<size_t>(at));
+}
+
+void ExpertStore::tell_chosen(const ExpertRequest& all) {
+  tell(layer_with(*all.down), all);
+  was_told_ = true;
 }
 
 // Waits until the slot is complete. False after a failure, which is kept.
@@ -347,6 +421,7 @@ void ExpertStore::forget() {
     for (Slot& slot : pool.slots) {
       finish(slot);
       slot.in_use = slot.is_ahead = slot.is_guess = false;
+      slot.n_loans = 0;
     }
   }
   ahead_.clear();
@@ -354,6 +429,7 @@ void ExpertStore::forget() {
   waiting_.clear();
   pending_.clear();
   ready_.clear();
+  was_told_ = false;
   error_ = nullptr;
 }
 

@@ -6,6 +6,8 @@
 // what it has, and those of the next layer are read ahead. A step of few tokens reads ahead those that the next layer's
 // router would choose for this layer's input, which is much like its own.
 //
+// A GPU's cache of the same layers' experts borrows those that it copies; a borrowed expert stays until it is given back.
+//
 // Owns the slots. One thread; after a failed read, check() throws Error(io) and forget() must follow.
 #pragma once
 
@@ -25,6 +27,18 @@
 
 namespace tandem {
 
+// What else has experts of the store's layers, and borrows them from it.
+class ExpertBorrower {
+ public:
+  // Whether it has the expert, which then need not be read ahead.
+  virtual bool has(const Weight& down, int32_t expert) const = 0;
+  // Gives back what it borrowed longest ago, when the copy is complete. False: there is nothing.
+  virtual bool give_back_one() = 0;
+
+ protected:
+  ~ExpertBorrower() = default;
+};
+
 class ExpertStore final : public ExpertSource {
  public:
   // `reader` may be null if nothing is ever reserved. Both outlive the store.
@@ -39,8 +53,8 @@ class ExpertStore final : public ExpertSource {
   const ExpertRoom& room() const { return room_; }
   const ExpertCounts& counts() const { return counts_; }  // since the store was made
   const ExpertUse& use() const { return use_; }           // since the store was made
-  // Calls fn at every request, with the layer and the experts that its tokens have chosen.
-  using Watcher = std::function<void(int layer, std::span<const WantedExpert> experts)>;
+  // Calls fn at every request, or else at tell_chosen().
+  using Watcher = std::function<void(const ChosenInLayer& chosen)>;
   void watch(Watcher fn) { watcher_ = std::move(fn); }
   // Starts reading the experts that are used most: some at once, the others beside the steps that follow, until the store
   // is full. For a store that has nothing yet.
@@ -50,6 +64,24 @@ class ExpertStore final : public ExpertSource {
   void request(const ExpertRequest& request) override;
   std::span<const ReadyExpert> next() override;
   bool failed() const override { return error_ != nullptr; }
+
+  // For a cache that has experts of these layers too; it outlives all requests.
+  void set_borrower(ExpertBorrower* borrower) { borrower_ = borrower; }
+  size_t n_slots(const Weight& down) const { return layers_[layer_with(down)].pool->slots.size(); }
+  // Whether the expert is in memory or being read; and whether it is there completely.
+  bool has_slot(const Weight& down, int32_t expert) const;
+  bool is_in_memory(const Weight& down, int32_t expert);
+  // Starts reading an expert that is not in memory, unless everything there is in use. Throws Error(io).
+  void start(const Weight& down, int32_t expert);
+  // Waits for the expert if it is being read, and lends it: it stays where it is until take_back(). Nothing if it is not
+  // there. Throws Error(io).
+  std::optional<ReadyExpert> lend(const Weight& down, int32_t expert);
+  // Where the rows of a lent expert of one of the layer's matrices are; null for another weight.
+  const std::byte* rows_in(const ReadyExpert& lent, const Weight& down, const Weight& matrix) const;
+  // The copy of a lent expert needs its slot no longer: if memory is short, it goes first.
+  void take_back(const Weight& down, int32_t expert);
+  // Tells the watcher what a step's tokens have chosen. The request that follows is for some of these.
+  void tell_chosen(const ExpertRequest& all);
 
   void check() const;  // throws the error of a failed read
   // After a failed step: waits for all reads to end, and forgets the error and what failed to be read.
@@ -62,6 +94,7 @@ class ExpertStore final : public ExpertSource {
     size_t layer = 0;       // whose expert it has; index into room_.layers
     int32_t expert = -1;    // none: -1
     bool in_use = false;    // by the request
+    int n_loans = 0;        // to the borrower
     bool is_ahead = false;  // the next layer is expected to ask for it,
     bool is_guess = false;  // and it was read for that
   };
@@ -93,6 +126,8 @@ class ExpertStore final : public ExpertSource {
   void read_ahead();
   void read_ahead(std::span<const int32_t> experts);
   void predict();
+  void tell(size_t layer, const ExpertRequest& chosen);
+  std::span<const int32_t> guess_after(size_t layer, const ExpertRequest& request, int64_t n);
   void end_reading_ahead();
   void release_returned();
   void collect_done();
@@ -100,7 +135,8 @@ class ExpertStore final : public ExpertSource {
   void discard(Slot& slot);
   void drop(Slot& slot);
   void read_more_of_most_used(size_t n_under_way);
-  void add_ready(size_t index);
+  ReadyExpert in_slot(const Slot& slot) const;
+  bool is_elsewhere(size_t layer, int32_t expert) const;
 
   Device& host_;
   DiskReader* reader_;
@@ -125,6 +161,8 @@ class ExpertStore final : public ExpertSource {
   ExpertCounts counts_;
   ExpertUse use_;
   Watcher watcher_;
+  bool was_told_ = false;  // of the request that comes next
+  ExpertBorrower* borrower_ = nullptr;
 };
 
 }  // namespace tandem

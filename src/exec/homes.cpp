@@ -1,5 +1,6 @@
 #include "exec/homes.h"
 
+#include "base/error.h"
 #include "base/overloaded.h"
 
 namespace tandem {
@@ -58,13 +59,17 @@ bool uses_gpu(const WeightHome& home) {
 }
 
 const CachedExperts* cached_experts(const ExpertHome& home, StepKind kind) {
-  const auto* held = std::get_if<InMemory>(&home);
-  return held ? std::get_if<CachedExperts>(&use_of(*held, kind)) : nullptr;
+  return std::visit(
+      Overloaded{[](const Resident&) -> const CachedExperts* { return nullptr; },
+                 [&](const auto& held) { return std::get_if<CachedExperts>(&use_of(held, kind)); }},
+      home);
 }
 
 bool reads_chosen(const ExpertHome& home, StepKind kind) {
   const auto* on_disk = std::get_if<OnDisk>(&home);
-  return on_disk && std::holds_alternative<ChosenExperts>(use_of(*on_disk, kind));
+  if (!on_disk) return false;
+  const DiskUse& use = use_of(*on_disk, kind);
+  return std::holds_alternative<ChosenExperts>(use) || std::holds_alternative<CachedExperts>(use);
 }
 
 OnDisk moved_to_disk(const InMemory& home) {
@@ -81,6 +86,30 @@ OnDisk chosen_from_disk(const InMemory& home) {
     if (std::holds_alternative<HostComputes>(*use)) *use = ChosenExperts{};
   }
   return moved;
+}
+
+bool can_be_cached(const ExpertHome& home) {
+  return std::visit(Overloaded{[](const Resident&) { return false; },
+                               [](const InMemory& held) {
+                                 return std::holds_alternative<HostComputes>(held.decode) ||
+                                        std::holds_alternative<CachedExperts>(held.decode);
+                               },
+                               [&](const OnDisk&) { return reads_chosen(home, StepKind::decode); }},
+                    home);
+}
+
+ExpertHome with_cached_experts(ExpertHome home, const CachedExperts& cached) {
+  TANDEM_CHECK(can_be_cached(home));
+  std::visit(Overloaded{[](Resident&) {}, [&](auto& held) { held.decode = cached; }}, home);
+  return home;
+}
+
+ExpertHome without_cached_experts(ExpertHome home) {
+  if (!cached_experts(home, StepKind::decode)) return home;
+  std::visit(Overloaded{[](Resident&) {}, [](InMemory& held) { held.decode = HostComputes{}; },
+                        [](OnDisk& held) { held.decode = ChosenExperts{}; }},
+             home);
+  return home;
 }
 
 DeviceId holder(const KvHome& home) {

@@ -34,7 +34,8 @@ struct RowsShared {
   double share;
   bool operator==(const RowsShared&) const = default;
 };
-// For experts: the host computes with them, but a GPU has some in slots (expert_cache.h) and computes with those.
+// For experts: the host computes with them, but a GPU has some in slots (expert_cache.h) and computes with those. Of experts
+// on disk the host reads those that a step has chosen and the GPU lacks, as with ChosenExperts.
 struct CachedExperts {
   GpuId on;
   int64_t n_slots;     // experts; less than all
@@ -48,7 +49,7 @@ struct ChosenExperts {
   bool operator==(const ChosenExperts&) const = default;
 };
 using MemoryUse = std::variant<HostComputes, Streamed, RowsShared, CachedExperts>;
-using DiskUse = std::variant<HostComputes, Streamed, ChosenExperts>;
+using DiskUse = std::variant<HostComputes, Streamed, ChosenExperts, CachedExperts>;
 // Returns RowsShared, or Streamed if the share is all of the rows.
 MemoryUse use_on(GpuId gpu, double share);
 
@@ -110,6 +111,11 @@ bool reads_chosen(const ExpertHome& home, StepKind kind);
 OnDisk moved_to_disk(const InMemory& home);
 // Returns the home of experts of which only the chosen ones are read where the host computes.
 OnDisk chosen_from_disk(const InMemory& home);
+// Returns whether the host computes with single experts in decode steps, in memory or read from disk: a GPU can keep some.
+bool can_be_cached(const ExpertHome& home);
+// Returns the home of the same experts of which a GPU keeps some in decode steps, and of those of which none does.
+ExpertHome with_cached_experts(ExpertHome home, const CachedExperts& cached);
+ExpertHome without_cached_experts(ExpertHome home);
 
 // Returns the device with room for every position of the cache.
 DeviceId holder(const KvHome& home);

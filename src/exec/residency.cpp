@@ -1,5 +1,7 @@
 #include "exec/residency.h"
 
+#include "base/error.h"
+
 namespace tandem {
 
 WeightResidency::WeightResidency(std::span<Device* const> devices)
@@ -17,12 +19,19 @@ DevicePtr WeightResidency::address(DeviceId device, const Weight& weight) {
   if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
   const auto found = copies_[d].find(&weight);
   if (found != copies_[d].end()) return found->second;
-  const size_t n_bytes = devices_[d]->weight_bytes(weight);
-  const DevicePtr address = devices_[d]->alloc(n_bytes);
-  copies_[d].emplace(&weight, address);
-  n_bytes_[d] += n_bytes;
+  reserve(device, weight);
+  const DevicePtr address = copies_[d].at(&weight);
   devices_[d]->upload(address, weight);
   return address;
+}
+
+void WeightResidency::reserve(DeviceId device, const Weight& weight) {
+  const size_t d = device.index();
+  TANDEM_CHECK(!devices_[d]->info().host_memory);
+  if (copies_[d].contains(&weight)) return;
+  const size_t n_bytes = devices_[d]->weight_bytes(weight);
+  copies_[d].emplace(&weight, devices_[d]->alloc(n_bytes));
+  n_bytes_[d] += n_bytes;
 }
 
 }  // namespace tandem

@@ -21,6 +21,9 @@ class WeightResidency {
   // io).
   DevicePtr address(DeviceId device, const Weight& weight);
 
+  // Takes memory for a weight whose contents come later, bit by bit.
+  void reserve(DeviceId device, const Weight& weight);
+
   size_t n_bytes(DeviceId device) const { return n_bytes_[device.index()]; }  // uploaded so far
 
  private:

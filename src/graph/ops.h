@@ -250,11 +250,12 @@ struct MoeFfnOp : MoeFfnParams {
 struct CachedRouteOp {
   TensorId route = kNoTensor;  // [n, 2 * n_used]
   TensorId cached =
-      kNoTensor;  // [n, 2 * n_used]? the pairs to leave out; without, those to take are asked for
+      kNoTensor;           // [n, 2 * n_used]? the pairs to leave out; without, those to take are asked for
+  TensorId x = kNoTensor;  // [n, c]? that the experts are applied to, to tell what the next layer may choose
   const Weight* down = nullptr;  // of the layer's experts
 
   static constexpr std::string_view kName = "cached_route";
-  static auto inputs(auto& op) { return std::tie(op.route, op.cached); }
+  static auto inputs(auto& op) { return std::tie(op.route, op.cached, op.x); }
 };
 
 // add: -> a + factor * b. With a gate, b is also multiplied by sigmoid(gate) of its row.

@@ -100,7 +100,9 @@ class StepClock final : GroupSlots {
     const ExpertHits hits = expected_hits(room, load_.expert_use, load_.n_tokens);
     for (size_t i = 0; i < room.layers.size(); ++i) {
       const auto n_used = static_cast<double>(room.layers[i].n_used);
-      chosen_read_s_[room.layers[i].down] = hits.missing_bytes[i] / disk_bytes_per_s() / n_used;
+      const ExpertHits::OfLayer& of_layer = hits.layers[i];
+      chosen_read_s_[room.layers[i].down] = of_layer.missing_bytes / disk_bytes_per_s() / n_used;
+      in_memory_[room.layers[i].down] = of_layer.share();
     }
   }
   double chosen_read_s(const Node& node) const {
@@ -110,13 +112,16 @@ class StepClock final : GroupSlots {
     return found == chosen_read_s_.end() ? 0 : found->second * static_cast<double>(op->n_used);
   }
 
-  // Of the experts that the step uses, those that the GPU has or is given in time, and the others. What is brought for later
-  // steps is not counted: it takes half of the bus's time at most, and less as the slots settle.
+  // Of the experts that the step uses, those that the GPU has or is given in time, and the others. In time it can be given
+  // what the host has in memory. What is brought for later steps is not counted: it takes half of the bus's time at most, and
+  // less as the slots settle.
   void add_cached_experts(const CachedLayer& layer) {
     const CacheHits hits = expected_cache_hits(layer, load_.expert_use, load_.n_tokens);
     const double missing = hits.n_asked - hits.n_found;
-    const double fetched = layer.fetched * missing;
-    const double pairs = hits.pairs_found + layer.fetched * (1 - hits.pairs_found);
+    const auto in_memory = in_memory_.find(layer.down);
+    const double share = layer.fetched * (in_memory == in_memory_.end() ? 1 : in_memory->second);
+    const double fetched = share * missing;
+    const double pairs = hits.pairs_found + share * (1 - hits.pairs_found);
     double n_bytes = 0;
     const Weight* slots = nullptr;
     for (const CachedLayer::Slots& w : layer.weights) {
@@ -336,6 +341,7 @@ class StepClock final : GroupSlots {
   std::vector<double> events_;   // when they are reached
   double disk_s_ = 0;            // when the last read is done
   std::map<const Weight*, double> chosen_read_s_;     // by the layer's Wdown
+  std::map<const Weight*, double> in_memory_;         // share of those asked for, by the layer's Wdown
   std::map<const Weight*, ExpertPart> expert_parts_;  // by Wdown of all experts and of those in slots
   std::vector<SegmentTime> segments_;
   std::vector<GroupTime> groups_;

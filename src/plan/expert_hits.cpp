@@ -26,6 +26,14 @@ std::vector<double> choices(const Layer& layer, const ExpertUse* use) {
   return p;
 }
 
+// The same of the experts that no GPU keeps.
+std::vector<double> others(const ExpertLayer& layer, const ExpertUse* use) {
+  std::vector<double> p = choices(layer, use);
+  std::ranges::sort(p, std::greater());
+  p.erase(p.begin(), p.begin() + std::min<ptrdiff_t>(layer.n_on_gpu, std::ssize(p)));
+  return p;
+}
+
 // That n tokens use it.
 double used_by(double p, int64_t n_tokens) {
   return 1 - std::pow(1 - p, static_cast<double>(n_tokens));
@@ -52,30 +60,42 @@ size_t bytes_of(const ExpertLayer& layer) {
 
 }  // namespace
 
+double ExpertHits::share() const {
+  OfLayer all;
+  for (const OfLayer& layer : layers) {
+    all.n_asked += layer.n_asked;
+    all.n_found += layer.n_found;
+  }
+  return all.share();
+}
+
 double ExpertHits::read_bytes() const {
-  return std::accumulate(missing_bytes.begin(), missing_bytes.end(), 0.0);
+  double sum = 0;
+  for (const OfLayer& layer : layers) sum += layer.missing_bytes;
+  return sum;
 }
 
 ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n_tokens) {
   ExpertHits hits;
-  hits.missing_bytes.resize(room.layers.size());
+  hits.layers.resize(room.layers.size());
   // Of the steps that filled the store. Those of many tokens leave it nearly as it is.
   const int64_t n_usual = n_tokens > kFewTokens ? 1 : n_tokens;
   for (const ExpertPool& pool : room.pools) {
     std::vector<double> usual;
     for (const size_t i : pool.layers) {
-      for (const double p : choices(room.layers[i], use)) usual.push_back(used_by(p, n_usual));
+      for (const double p : others(room.layers[i], use)) usual.push_back(used_by(p, n_usual));
     }
     const double t = steps_kept(usual, static_cast<double>(pool.n_slots));
     for (const size_t i : pool.layers) {
       const ExpertLayer& layer = room.layers[i];
-      for (const double p : choices(layer, use)) {
+      ExpertHits::OfLayer& of_layer = hits.layers[i];
+      for (const double p : others(layer, use)) {
         const double asked = used_by(p, n_tokens);
         const double missing =
             std::isinf(t) ? 0 : asked * std::pow(1 - used_by(p, n_usual), std::max(0.0, t - 0.5));
-        hits.n_asked += asked;
-        hits.n_found += asked - missing;
-        hits.missing_bytes[i] += missing * static_cast<double>(bytes_of(layer));
+        of_layer.n_asked += asked;
+        of_layer.n_found += asked - missing;
+        of_layer.missing_bytes += missing * static_cast<double>(bytes_of(layer));
       }
     }
   }

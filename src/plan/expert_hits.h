@@ -21,20 +21,25 @@ namespace tandem {
 inline constexpr double kUsualExpertSkew = 0.7;
 
 struct ExpertHits {
-  double n_asked = 0, n_found = 0;    // experts of a step
-  std::vector<double> missing_bytes;  // [layer of the room] read in a step
+  struct OfLayer {
+    double n_asked = 0, n_found = 0;  // experts of a step
+    double missing_bytes = 0;         // read in a step
 
-  double share() const { return n_asked > 0 ? n_found / n_asked : 1; }
+    double share() const { return n_asked > 0 ? n_found / n_asked : 1; }
+  };
+  std::vector<OfLayer> layers;  // of the room
+
+  double share() const;
   double read_bytes() const;
 };
 
-// `use` may be null: nothing is recorded.
+// `use` may be null: nothing is recorded. Experts that a GPU keeps, those used most, are not asked for.
 ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n_tokens);
 
 // Of a layer with experts on a GPU beside the host: the experts that a step uses, and those of them that the GPU has. It
 // keeps those used most (KeepsFrequent).
 struct CacheHits {
-  double n_asked = 0, n_found = 0;
+  double n_asked = 0, n_found = 0;  // experts of a step
   double pairs_found =
       0;  // share of the pairs of a token and an expert, for there are more of those used most
 };

@@ -99,13 +99,37 @@ const WeightHome* held_by_host(const LayerPlacement& p) {
   return holder(p.experts).is_host() ? &p.experts : nullptr;
 }
 
-// "  streamed to GPU0", of what the host holds, "; 32 experts on GPU0 too".
-std::string streamed_text(const FitRequest& r, const LayerPlacement& p) {
+// Of the experts that a decode step uses in a layer, the shares that are expected on a GPU, and of the others in memory.
+struct HitsOfLayer {
+  std::optional<double> on_gpu, in_memory;
+};
+std::map<int, HitsOfLayer> hits_by_layer(const FitRequest& r, const Fit& fit) {
+  std::map<int, HitsOfLayer> layers;
+  const StepLoad load = decode_load(r);
+  const PlacedGraph placed(*r.graphs.front(), fit.placement);
+  for (const CachedLayer& layer : cached_layers(*placed, fit.placement)) {
+    const CacheHits hits = expected_cache_hits(layer, load.expert_use, load.n_tokens);
+    layers[layer.layer].on_gpu = hits.n_found / hits.n_asked;
+  }
+  const ExpertRoom room = expert_room(*r.graphs.front(), fit.placement);
+  const ExpertHits hits = expected_hits(r, fit.placement);
+  for (size_t i = 0; i < room.layers.size(); ++i)
+    layers[room.layers[i].layer].in_memory = hits.layers[i].share();
+  return layers;
+}
+
+// "  streamed to GPU0", of what the host holds, "  32 experts on GPU0 too; finds 40% there, 90% of the others in memory".
+std::string streamed_text(const FitRequest& r, const LayerPlacement& p, const HitsOfLayer& hits) {
   const WeightHome* held = held_by_host(p);
   if (!held) return "";
   std::string also;
   if (const CachedExperts* cached = cached_experts(p.experts, StepKind::decode))
     also = format("  {} experts on {} too", cached->n_slots, name_of(r, cached->on));
+  if (hits.on_gpu) also += "; finds " + percent(*hits.on_gpu) + " there";
+  if (hits.in_memory) {
+    also += (hits.on_gpu ? ", " : "  finds ") + percent(*hits.in_memory) +
+            (hits.on_gpu ? " of the others in memory" : " of the experts in memory");
+  }
   const std::optional<GpuId> prefill = streamed_to(*held, StepKind::prefill);
   const std::optional<GpuId> decode = streamed_to(*held, StepKind::decode);
   if (!prefill && !decode) return also;
@@ -196,9 +220,10 @@ std::string experts_text(const FitRequest& r, const Fit& fit) {
   if (fit.bytes.expert_slots == 0) return "";
   const ExpertRoom room = expert_room(*r.graphs.front(), fit.placement);
   const ExpertHits hits = expected_hits(r, fit.placement);
-  return format("{} of memory hold {} of {} experts; decoding finds {} there, {}, and reads {} a step",
+  const bool on_gpus = fit.placement.caches_experts(StepKind::decode);
+  return format("{} of memory hold {} of {} experts; decoding finds {}{} there, {}, and reads {} a step",
                 size_text(room.n_bytes()), room.n_slots(), room.n_experts(), percent(hits.share()),
-                expert_use_text(r.options.expert_use.get()),
+                on_gpus ? " of what GPUs lack" : "", expert_use_text(r.options.expert_use.get()),
                 size_text(static_cast<size_t>(hits.read_bytes())));
 }
 
@@ -227,6 +252,7 @@ std::string cached_experts_text(const FitRequest& r, const Fit& fit) {
 std::string explain(const FitRequest& r, const Fit& fit) {
   const auto n_layer = static_cast<int>(r.architecture.hparams().n_layer);
   std::string text = format("{:<8} {:<34} {:<10} {}\n", "layer", "weights", "experts", "KV cache");
+  std::map<int, HitsOfLayer> hits = hits_by_layer(r, fit);
   for (const auto& [layer, weights] : weights_by_layer(r, fit)) {
     const std::string where = in_places(r, weights.bytes);
     if (layer < 0 || layer >= n_layer) {
@@ -234,9 +260,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       continue;
     }
     const LayerPlacement& p = fit.placement.layers[layer];
-    text += format("{:<8} {:<34} {:<10} {}{}\n", layer, where,
-                   weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
-                   cache_text(r, fit.placement, static_cast<size_t>(layer)), streamed_text(r, p));
+    text +=
+        format("{:<8} {:<34} {:<10} {}{}\n", layer, where,
+               weights.has_experts ? name_of(r, holder(p.experts)).c_str() : "-",
+               cache_text(r, fit.placement, static_cast<size_t>(layer)), streamed_text(r, p, hits[layer]));
   }
   text += format("\n{:<8} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}\n", "device", "weights",
                  "KV cache", "activations", "staging", "scratch", "total", "free");

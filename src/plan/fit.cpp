@@ -208,8 +208,8 @@ double kept_experts(const FitRequest& r, const Placement& placement, std::span<c
   return kept;
 }
 
-// The same placement with experts on the GPUs that also hold the other weights of their layers: as many as the options
-// say, or fewer if no more fit. None if there are no such layers, no room, or they are not wanted.
+// The same placement with experts on the GPUs that also hold the other weights of their layers, the host's in memory or on
+// disk: as many as the options say, or fewer if no more fit. None if there are no such layers, no room, or they are not wanted.
 std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   const std::optional<size_t> asked = r.options.expert_cache;
   if (asked == 0u || (!asked && r.rates.empty()) || r.devices.size() < 2) return std::nullopt;
@@ -231,13 +231,14 @@ std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   if (!any) return std::nullopt;
   OffloadChoice choice = fit.choice;
   choice.fetched_experts = fetched_share(r);
+  choice.n_expert_bytes = 0;                          // what the host has left then
   for (; n > 0; n -= std::max<int64_t>(1, n / 16)) {  // the scratch may grow a little
     choice.n_cached_experts = n;
-    Fit cached = fit_with(r, choice);
+    Fit cached = with_more_experts(r, fit_with(r, choice), ram_before_disk(r));
     if (!fits(r, cached)) continue;
     if (r.rates.empty()) return cached;
-    choice.kept_experts = kept_experts(r, cached.placement, expert_bytes);
-    return fit_with(r, choice);
+    cached.choice.kept_experts = kept_experts(r, cached.placement, expert_bytes);
+    return fit_with(r, cached.choice);
   }
   return std::nullopt;
 }

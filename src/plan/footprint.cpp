@@ -89,6 +89,13 @@ std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, 
   return placed;
 }
 
+bool keeps_experts(const Placement& placement, DeviceId device) {
+  return std::ranges::any_of(placement.layers, [&](const LayerPlacement& layer) {
+    const CachedExperts* cached = cached_experts(layer.experts, StepKind::decode);
+    return cached && cached->on == device;
+  });
+}
+
 }  // namespace
 
 std::string size_text(size_t bytes) {
@@ -148,7 +155,8 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
         slots[d].n_bytes() + kv_slot_needs(caches, kv_layers[0], DeviceId::at(d)).n_bytes();
     const PinnedBytes pinned = devices[d]->pinned_bytes();
     result.devices[d].staging += n_slot_bytes;
-    result.devices[0].staging += pinned.copies + (n_slot_bytes > 0 ? pinned.fetches : 0);
+    const bool fetches = n_slot_bytes > 0 || keeps_experts(placement, DeviceId::at(d));
+    result.devices[0].staging += pinned.copies + (fetches ? pinned.fetches : 0);
     for (const Weight* w : weights[d]) {
       result.devices[d].weights += devices[d]->weight_bytes(*w);
       if (devices[d]->info().host_memory) result.mapped_weights += w->n_bytes();

@@ -196,10 +196,7 @@ std::vector<CachableLayer> cachable_layers(const Placement& placement, const std
   std::vector<CachableLayer> layers(placement.layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerPlacement& p = placement.layers[i];
-    const auto* experts = std::get_if<InMemory>(&p.experts);
-    const bool computes = experts && !std::holds_alternative<Streamed>(experts->decode) &&
-                          !std::holds_alternative<RowsShared>(experts->decode);
-    if (computes) layers[i].gpu = holder(p.weights).gpu();
+    if (can_be_cached(p.experts)) layers[i].gpu = holder(p.weights).gpu();
   }
   for (const Weight& w : weights) {
     if (w.layer < 0 || static_cast<size_t>(w.layer) >= layers.size() || !is_of_experts(w)) continue;
@@ -231,9 +228,9 @@ void cache_experts(Placement& placement, const std::deque<Weight>& weights, cons
   for (size_t i = 0; i < layers.size(); ++i) {
     const CachableLayer& layer = layers[i];
     if (!layer.gpu) continue;
-    std::get<InMemory>(placement.layers[i].experts).decode =
-        CachedExperts{*layer.gpu, std::min(choice.n_cached_experts, layer.n_expert - 1),
-                      choice.fetched_experts, choice.kept_experts};
+    ExpertHome& home = placement.layers[i].experts;
+    home = with_cached_experts(home, {*layer.gpu, std::min(choice.n_cached_experts, layer.n_expert - 1),
+                                      choice.fetched_experts, choice.kept_experts});
   }
 }
 
@@ -276,10 +273,11 @@ void check_offload(const OffloadOptions& f) {
     throw_contradiction({Setting::gpu_rows}, no_stream, "the GPU's rows are streamed to it");
   }
   if (f.expert_cache.value_or(0) > 0 && streams(f)) {
-    const SettingValue streamed = percent || gib                 ? held
-                                  : f.stream == Toggle::on       ? SettingValue{Setting::stream, "on"}
-                                                                 : SettingValue{Setting::gpu_rows};
-    throw_contradiction({Setting::expert_cache}, streamed, "of streamed layers every step brings all experts");
+    const SettingValue streamed = percent || gib           ? held
+                                  : f.stream == Toggle::on ? SettingValue{Setting::stream, "on"}
+                                                           : SettingValue{Setting::gpu_rows};
+    throw_contradiction({Setting::expert_cache}, streamed,
+                        "of streamed layers every step brings all experts");
   }
   if (f.budgets.max_vram && f.budgets.vram_utilization) {
     throw_contradiction({Setting::max_vram}, {Setting::vram_utilization},

@@ -51,8 +51,8 @@ struct OffloadChoice {
   bool chosen_experts = false;
   size_t n_expert_bytes = 0;
 
-  // Of layers with weights on a GPU and experts in host memory, so many experts are on the GPU too; and the share of
-  // others that a step chooses which is brought there for the step.
+  // Of layers with weights on a GPU and experts that the host computes, in memory or on disk, so many experts are on the GPU
+  // too; and the share of others that a step chooses, and the host has in memory, which is brought there for the step.
   // Then experts that a step brings there for later ones, less than 1 where it has no time for more.
   int64_t n_cached_experts = 0;
   double fetched_experts = 0;
@@ -85,7 +85,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                 const DeviceModels& devices, const OffloadOptions& options, const OffloadChoice& choice);
 Placement place(const Architecture& architecture, const std::deque<Weight>& weights,
                 const DeviceModels& devices, const OffloadOptions& options, int64_t n_gpu_layers);
-// Bytes on each device of one expert of every layer whose experts place() would leave in host memory with its other weights
+// Bytes on each device of one expert of every layer whose experts place() would leave to the host with its other weights
 // on that device, so that n_cached_experts of them can be there.
 std::vector<size_t> cached_expert_bytes(const Placement& placement, const std::deque<Weight>& weights,
                                         const DeviceModels& devices);

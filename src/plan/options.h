@@ -22,8 +22,8 @@ struct ContextOptions {
   int64_t n_ctx = 0;
   int64_t n_ubatch = 0;  // maximum tokens in one step; 0: automatic_ubatch() of plan/session_plan.h
   DType k_dtype = DType::F16, v_dtype = DType::F16;
-  bool all_logits = false;     // reserve logits for every token of a step
-  int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
+  bool all_logits = false;  // reserve logits for every token of a step
+  int64_t n_draft = 0;      // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).
   int64_t n_deferred = 0;
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
@@ -66,8 +66,8 @@ struct OffloadOptions {
   // Regex of tensor names, device name; the first match wins.
   std::vector<std::pair<std::string, std::string>> tensor_overrides;
   std::optional<int64_t> n_cpu_moe;  // the experts of the first N layers stay on the host
-  // At most so many bytes of each GPU for experts that it keeps of layers whose experts the host holds; 0: none. Not set: the planner
-  // chooses.
+  // At most so many bytes of each GPU for experts that it keeps of layers whose experts the host holds or reads from disk; 0:
+  // none. Not set: the planner chooses.
   std::optional<size_t> expert_cache;
   SplitMode split_mode = SplitMode::layer;
   std::vector<double> tensor_split;   // share of each GPU; empty: by free memory

@@ -149,6 +149,46 @@ TEST_F(ExpertsOnBoth, StepsThatCheckGuesses) {
   }
 }
 
+// A policy decides what is where, not what comes out.
+TEST_F(ExpertsOnBoth, EveryPolicyGivesTheSameLogits) {
+  const auto n_expert = static_cast<size_t>(kExperts);
+  const MakeCachePolicy policies[] = {
+      [](size_t n) { return std::make_unique<KeepsRecent>(n); }, usual_cache_policy,
+      [](size_t n) { return std::make_unique<KeepsExpected>(n, KeepsFrequent::kHalfLife); }};
+  EXPECT_FALSE(usual_cache_policy(n_expert)->looks_ahead());
+  for (const MakeCachePolicy& policy : policies) {
+    for (const int64_t n_slots : {1, 4, 11}) {
+      for (const double fetched : {0.0, 0.5}) {
+        SCOPED_TRACE(format("{} slots, {} fetched, looks ahead: {}", n_slots, fetched,
+                            policy(n_expert)->looks_ahead()));
+        EngineOptions o = exact();
+        o.expert_policy = policy;
+        test::SimDevice sim({.copy_bytes_per_s = 4e9});
+        const auto s = session({host_.get(), &sim}, choice(n_slots, fetched), o);
+        for (int i = 0; i < 3; ++i) expect_near(logits(*s), expected_), s->truncate(0);
+        EXPECT_GT(counts(*s).n_kept + counts(*s).n_fetched, 0u);
+      }
+    }
+  }
+}
+
+// An expert that the coming step is expected to use stays, whatever was used more, until the step has run.
+TEST(CachePolicy, ExpectedExpertsStay) {
+  KeepsExpected policy(4, 256);
+  policy.used(0, 5);
+  policy.used(1, 1);
+  policy.end_step();
+  EXPECT_GT(policy.score(0), policy.score(1));
+  const std::vector<int32_t> guesses{1, 3};
+  policy.expect(guesses);
+  EXPECT_GT(policy.score(1), policy.score(0));
+  EXPECT_GT(policy.score(3), policy.score(0));
+  EXPECT_EQ(policy.score(1), policy.score(3));
+  policy.end_step();
+  EXPECT_GT(policy.score(0), policy.score(1));
+  EXPECT_EQ(policy.score(3), 0);
+}
+
 TEST_F(ExpertsOnBoth, TwoGpus) {
   test::SimDevice first({.name = "SIM0"}), second({.name = "SIM1"});
   const auto s = session({host_.get(), &first, &second}, choice(4, 0.5));
@@ -192,7 +232,8 @@ TEST_F(ExpertsOnBoth, RecordedUseCounts) {
   const EngineOptions o = placed(devices, choice(kExperts / 2, 1));
   const SessionGraphs graphs = session_graphs(model_->architecture(), o.context);
   std::vector<DevicePtr> memory;
-  ExpertCache cache(devices);
+  ExpertStore store(*host_, nullptr);
+  ExpertCache cache(devices, store);
   cache.add(cached_layers(placed_graph(graphs.decode, o.placement), o.placement),
             [&](DeviceId, const Weight& slots) {
               memory.push_back(sim.alloc(sim.weight_bytes(slots)));
@@ -204,7 +245,7 @@ TEST_F(ExpertsOnBoth, RecordedUseCounts) {
   ASSERT_NE(down, model_->weights().end());
   const std::vector<int32_t> experts{0, 7, 11};
   std::vector<int32_t> slots(3);
-  cache.find(*down, experts, slots);
+  cache.find({.down = &*down, .experts = experts}, slots);
   cache.check();
   EXPECT_EQ(slots[0], -1);
   EXPECT_GE(slots[1], 0);
@@ -416,16 +457,17 @@ TEST_F(ExpertsOnBoth, ACacheWithoutEffectIsReported) {
   };
   EXPECT_THAT(warned(choice(3, 0), 1), Not(HasSubstr("no effect")));
   EXPECT_THAT(warned(choice(0, 0, 0), 0), Not(HasSubstr("no effect")));
-  const char* const elsewhere = "has no effect: no layer has its experts in host memory and the rest on a GPU";
+  const char* const elsewhere = "has no effect: no layer has its experts on the host and the rest on a GPU";
   EXPECT_THAT(warned(choice(0, 0, 0), 1), HasSubstr(elsewhere));  // all on the GPU
-  OffloadChoice disk = choice(0, 0);
-  disk.chosen_experts = true;
-  disk.n_expert_bytes = 1 << 20;
-  EXPECT_THAT(warned(disk, 1), HasSubstr(elsewhere));
   OffloadChoice streamed = choice(0, 0);
   streamed.streaming = Streaming::always;
   EXPECT_THAT(warned(streamed, 1), HasSubstr(elsewhere));
-  EXPECT_THAT(warned(choice(0, 0), 1), HasSubstr("has no effect: no GPU has room for an expert of each layer"));
+  const char* const no_room = "has no effect: no GPU has room for an expert of each layer";
+  EXPECT_THAT(warned(choice(0, 0), 1), HasSubstr(no_room));
+  OffloadChoice disk = choice(0, 0);
+  disk.chosen_experts = true;
+  disk.n_expert_bytes = 1 << 20;
+  EXPECT_THAT(warned(disk, 1), HasSubstr(no_room));
 }
 
 // A placement that has no use for the cache that the user asked for is not chosen for its speed.

@@ -89,7 +89,7 @@ TEST_F(ExpertGuess, IsTheRoutersChoice) {
           for (int i = 0; i < 20; ++i) {
             const float* x = floats(weight(3, kColumns, 1));
             for (const int64_t n : {1, 3, 6}) {
-              const auto one = guesser.guess(layer, x, 1, n);
+              const auto one = guesser.guess(layer.router, x, 1, n);
               EXPECT_EQ(std::vector(one.begin(), one.end()), plain_choice(layer.router, x, n));
             }
             std::vector<int32_t> all;
@@ -98,7 +98,7 @@ TEST_F(ExpertGuess, IsTheRoutersChoice) {
                 if (std::ranges::find(all, e) == all.end()) all.push_back(e);
               }
             }
-            const auto guesses = guesser.guess(layer, x, 3, 3);
+            const auto guesses = guesser.guess(layer.router, x, 3, 3);
             EXPECT_EQ(std::vector(guesses.begin(), guesses.end()), all);
           }
         }
@@ -110,10 +110,11 @@ TEST_F(ExpertGuess, IsTheRoutersChoice) {
 TEST_F(ExpertGuess, OnlyForRoutersOfTheSameInput) {
   ExpertLayer layer;
   layer.n_expert = kExperts;
-  EXPECT_FALSE(ExpertGuesser::can_guess(layer, kColumns));
+  EXPECT_FALSE(ExpertGuesser::can_guess(layer.router, kExperts, kColumns));
   layer.router.matrix = weight(kExperts, kColumns, 1);
-  EXPECT_TRUE(ExpertGuesser::can_guess(layer, kColumns));
-  EXPECT_FALSE(ExpertGuesser::can_guess(layer, kColumns / 2));  // experts of a latent mixture
+  EXPECT_TRUE(ExpertGuesser::can_guess(layer.router, kExperts, kColumns));
+  EXPECT_FALSE(
+      ExpertGuesser::can_guess(layer.router, kExperts, kColumns / 2));  // experts of a latent mixture
 }
 
 // A router with a bias for the choice, and groups of which it takes half. Layers that add nothing to their input, so that
@@ -160,6 +161,36 @@ TEST_F(GuessesOfAModel, AreRightWhereTheInputStays) {
   EXPECT_EQ(counts.n_used, 47u * 2 * 6);
   EXPECT_GT(counts.n_ahead, 20u);
   EXPECT_EQ(counts.n_ahead_used, counts.n_ahead);
+}
+
+// A GPU's slots, filled by a policy that looks ahead: what is brought before it is needed is found. Layers 1 and 2 have
+// experts; the second one's guesses are right.
+TEST_F(GuessesOfAModel, ArePreparedForByAPolicyThatLooksAhead) {
+  const auto counts_with = [&](const MakeCachePolicy& policy, bool on_disk) {
+    EngineOptions o = options();
+    o.context.n_ctx = 64;
+    o.expert_policy = policy;
+    test::SimDevice sim({});
+    OffloadChoice choice{.n_gpu_layers = 99,
+                         .n_cpu_moe = 99,
+                         .chosen_experts = on_disk,
+                         .n_expert_bytes = size_t{1} << 30,
+                         .n_cached_experts = 4,
+                         .kept_experts = 1};
+    o.placement = place(model_->architecture(), model_->weights(), {host_.get(), &sim}, {}, choice);
+    EXPECT_TRUE(o.placement.caches_experts(StepKind::decode));
+    Session s(*model_, {host_.get(), &sim}, o);
+    for (int32_t id = 3; id < 50; ++id) s.append(std::span(&id, 1));
+    EXPECT_EQ(s.expert_counts().on_gpus.n_used, 47u * 2 * 6);
+    return s.expert_counts().on_gpus;
+  };
+  const MakeCachePolicy ahead = [](size_t n) { return std::make_unique<KeepsExpected>(n, 256); };
+  for (const bool on_disk : {false, true}) {
+    const ExpertCacheCounts usual = counts_with(usual_cache_policy, on_disk),
+                            expected = counts_with(ahead, on_disk);
+    EXPECT_GE(expected.n_found, usual.n_found + 20) << on_disk;
+    EXPECT_LE(expected.n_kept, 47u * 2);  // one for each layer and step
+  }
 }
 
 }  // namespace

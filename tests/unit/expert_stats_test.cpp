@@ -269,8 +269,9 @@ TEST_F(ExpertsCommand, TheTraceHasEveryChoice) {
   std::string line;
   std::getline(lines, line);
   EXPECT_EQ(nlohmann::json::parse(line)["kind"], "tandem expert trace");
-  int n = 0;
+  int n = 0, n_guessed = 0;
   while (std::getline(lines, line)) {
+    n_guessed += line.find(" > ") != std::string::npos;
     std::istringstream words(line);
     int layer, expert, n_tokens, sum = 0;
     char colon;
@@ -282,6 +283,7 @@ TEST_F(ExpertsCommand, TheTraceHasEveryChoice) {
     }
   }
   EXPECT_EQ(n, 20 * 8);
+  EXPECT_EQ(n_guessed, 20 * 7);  // the last layer has no next one
 }
 
 }  // namespace

@@ -98,20 +98,22 @@ TEST_F(Room, IsDividedAmongLayersOfEqualExperts) {
   }
 }
 
-// Tokens that choose by the assumed law, and a least-recently-used list of all layers' experts.
+// Tokens that choose by the assumed law, and a least-recently-used list of all layers' experts, but for those that a GPU keeps.
 TEST_F(Room, ExpectedHitsAreThoseOfASimulation) {
   const Graph g = graph(1);
   std::mt19937_64 random(3);
-  for (const double share : {0.2, 0.4, 0.7}) {
+  for (const auto& [share, n_on_gpu] : {std::pair(0.2, size_t{0}), std::pair(0.4, size_t{0}),
+                                        std::pair(0.7, size_t{0}), std::pair(0.3, size_t{3})}) {
     const ExpertRoom all = expert_room(g, placement(size_t{1} << 40));
-    const ExpertRoom room =
+    ExpertRoom room =
         expert_room(g, placement(static_cast<size_t>(share * static_cast<double>(all.n_bytes()))));
+    for (ExpertLayer& layer : room.layers) layer.n_on_gpu = static_cast<int64_t>(n_on_gpu);
     double n_asked = 0, n_found = 0;
     std::vector<std::vector<size_t>> held(room.pools.size());  // most recently used last
     for (int token = 0; token < 4000; ++token) {
       for (size_t p = 0; p < room.pools.size(); ++p) {
         for (const size_t layer : room.pools[p].layers) {
-          for (size_t e = 0; e < kExperts; ++e) {
+          for (size_t e = n_on_gpu; e < kExperts; ++e) {
             double sum = 0;
             for (int r = 1; r <= kExperts; ++r) sum += std::pow(r, -kUsualExpertSkew);
             const double chance =
@@ -149,10 +151,23 @@ TEST_F(Room, ExpectedHitsGoByWhatIsRecorded) {
   EXPECT_LT(expected_hits(half, &equal, 1).share(), 0.5);
   EXPECT_GT(expected_hits(half, &equal, 1).share(), 0.35);
   const ExpertHits one = expected_hits(half, nullptr, 1), four = expected_hits(half, nullptr, 4);
-  EXPECT_GT(four.n_asked, 2 * one.n_asked);
-  EXPECT_LT(four.n_asked, 4 * one.n_asked);
+  EXPECT_GT(four.layers[0].n_asked, 2 * one.layers[0].n_asked);
+  EXPECT_LT(four.layers[0].n_asked, 4 * one.layers[0].n_asked);
   // Of each layer, the missing experts' bytes.
-  EXPECT_GT(one.missing_bytes[1], one.missing_bytes[0]);
+  EXPECT_GT(one.layers[1].missing_bytes, one.layers[0].missing_bytes);
+}
+
+// What a GPU keeps of a layer is not asked for in the steps that it keeps it for.
+TEST_F(Room, KnowsWhatAGpuKeeps) {
+  Placement p = placement(size_t{1} << 40);
+  p.layers[1].experts = with_cached_experts(p.layers[1].experts, {.on = GpuId(0), .n_slots = 5});
+  const ExpertRoom decode = expert_room(graph(1), p);
+  EXPECT_EQ(decode.layers[0].n_on_gpu, 0);
+  EXPECT_EQ(decode.layers[1].n_on_gpu, 5);
+  EXPECT_EQ(decode.n_slots(), static_cast<size_t>(kLayers * kExperts));
+  EXPECT_LT(expected_hits(decode, nullptr, 1).layers[1].n_asked,
+            0.6 * expected_hits(decode, nullptr, 1).layers[0].n_asked);
+  EXPECT_EQ(without_cached_experts(p.layers[1].experts), p.layers[0].experts);
 }
 
 }  // namespace

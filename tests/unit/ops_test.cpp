@@ -62,7 +62,7 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
                             &LatentAttentionOp::block_table});
   check<GluOp>({&GluOp::x, &GluOp::gate, &GluOp::up, &GluOp::gate_bias, &GluOp::up_bias});
   check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias, &MoeRouteOp::expert_scale});
-  check<CachedRouteOp>({&CachedRouteOp::route, &CachedRouteOp::cached});
+  check<CachedRouteOp>({&CachedRouteOp::route, &CachedRouteOp::cached, &CachedRouteOp::x});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,
                    &MoeFfnOp::residual, &MoeFfnOp::gate_bias, &MoeFfnOp::up_bias, &MoeFfnOp::down_bias});
   check<AddOp>({&AddOp::a, &AddOp::b, &AddOp::gate});

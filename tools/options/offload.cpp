@@ -74,15 +74,17 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
   choice(app, "--n-cpu-moe", "N", "keep the experts of the first N layers on the CPU", "",
          [&f](const std::string& value) { f.n_cpu_moe = parse_integer("--n-cpu-moe", value, 0); })
       .group(kGpuGroup);
-  choice(app, "--expert-cache", "SIZE|auto|off",
-         "most memory of each GPU for experts that it keeps of layers whose experts are on the CPU", "auto",
-         [&f](const std::string& value) {
-           if (value == "auto") {
-             f.expert_cache.reset();
-           } else {
-             f.expert_cache = value == "off" ? 0 : parse_bytes("--expert-cache", value);
-           }
-         })
+  choice(
+      app, "--expert-cache", "SIZE|auto|off",
+      "most memory of each GPU for experts that it keeps of layers whose experts are on the CPU or on disk",
+      "auto",
+      [&f](const std::string& value) {
+        if (value == "auto") {
+          f.expert_cache.reset();
+        } else {
+          f.expert_cache = value == "off" ? 0 : parse_bytes("--expert-cache", value);
+        }
+      })
       .group(kGpuGroup);
   choice(app, "--split-mode", "none|layer", "with several GPUs: use only one, or distribute whole layers",
          "layer",

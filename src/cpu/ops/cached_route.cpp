@@ -19,6 +19,8 @@ class CompiledCachedRoute final : public CompiledOp {
         n_used_(context.tensor(node.output).n_cols / 2),
         route_(context.address(op.route)),
         cached_(context.address(op.cached)),
+        x_(context.address(op.x)),
+        n_cols_(op.x == kNoTensor ? 0 : context.tensor(op.x).n_cols),
         y_(context.address(node.output)) {
     shared_bytes = Shared(*this, nullptr).bytes;
   }
@@ -48,7 +50,7 @@ class CompiledCachedRoute final : public CompiledOp {
     const auto n_pairs = static_cast<size_t>(n * n_used_);
     for_each_pair(n, [&](int64_t at, int64_t pair) { shared.experts[pair] = id(route_, at); });
     TANDEM_CHECK(slots_ != nullptr);
-    slots_->find(*down_, {shared.experts, n_pairs}, {shared.slots, n_pairs});
+    slots_->find({down_, {shared.experts, n_pairs}, x_, n, n_cols_}, {shared.slots, n_pairs});
     for_each_pair(n, [&](int64_t at, int64_t pair) { put(at, shared.slots[pair]); });
   }
 
@@ -75,7 +77,9 @@ class CompiledCachedRoute final : public CompiledOp {
   Extent extent_;
   int64_t max_tokens_, n_used_;
   const float *route_, *cached_;  // [n, 2 * n_used]; the second may be null
-  float* y_;                      // [n, 2 * n_used]
+  const float* x_;                // [n, n_cols]; may be null
+  int64_t n_cols_;
+  float* y_;  // [n, 2 * n_used]
 };
 
 }  // namespace
