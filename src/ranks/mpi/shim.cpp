@@ -28,9 +28,9 @@ void put(MpiHandle* handle, const T& value) {
 // memory. Of Open MPI, MPICH and UCX, which either may use; what the user has set stays.
 void forbid_reading_other_processes() {
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);  // Open MPI 3 and 4
-  setenv("OMPI_MCA_smsc", "^cma,xpmem,knem", 0);                  // Open MPI 5
+  setenv("OMPI_MCA_smsc", "^cma", 0);                             // Open MPI 5
   setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0", 0);
-  setenv("UCX_TLS", "^cma,xpmem,knem", 0);
+  setenv("UCX_TLS", "^cma", 0);
 }
 
 int init(int* rank, int* size) {
