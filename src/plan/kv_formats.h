@@ -20,7 +20,7 @@ std::string kv_type_layers_text(std::span<const KvTypeRange> ranges);
 // have or that two ranges name, types that do not divide the head size, and a rotation that no layer can have.
 void set_kv_formats(KvConfig& kv, const ContextOptions& options);
 
-// "keys of 28 layers and values of 28"; empty if nothing is rotated.
+// "keys of 28 layers, values of 28 layers"; empty if nothing is rotated.
 std::string kv_rotation_text(const KvConfig& kv);
 
 }  // namespace tandem

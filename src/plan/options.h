@@ -31,8 +31,9 @@ struct ContextOptions {
   int64_t n_ctx = 0;
   int64_t n_ubatch = 0;  // maximum tokens in one step; 0: automatic_ubatch() of plan/session_plan.h
   DType k_dtype = DType::F16, v_dtype = DType::F16;
-  std::vector<KvTypeRange> kv_type_layers;   // layers whose cache has other types (plan/kv_formats.h)
-  Toggle kv_rotate = Toggle::automatic;      // rotate heads before they are cached (graph/hadamard.h)
+  std::vector<KvTypeRange> kv_type_layers;  // layers whose cache has other types (plan/kv_formats.h)
+  // Rotate heads before they are cached (graph/hadamard.h); automatic: those of 4-bit types.
+  Toggle kv_rotate = Toggle::off;
   bool all_logits = false;     // reserve logits for every token of a step
   int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).

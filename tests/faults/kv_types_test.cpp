@@ -30,6 +30,7 @@ class KvTypes : public test::SplitRig {
     EngineOptions o = SplitRig::options(flags);
     o.context.n_ctx = kContext;
     o.context.kv_type_layers = parse_kv_type_layers(layers);
+    o.context.kv_rotate = Toggle::automatic;  // of the layers with four bits
     return o;
   }
 

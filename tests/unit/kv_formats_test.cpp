@@ -45,7 +45,6 @@ std::string set_refusal(const ContextOptions& options, KvConfig kv = four_layers
 ContextOptions with_ranges(std::string_view text) {
   ContextOptions o;
   o.kv_type_layers = parse_kv_type_layers(text);
-  o.kv_rotate = Toggle::off;
   return o;
 }
 
@@ -94,8 +93,9 @@ TEST(KvFormats, UnknownAndOverlappingLayersAreRefused) {
   set_kv_formats(narrow, with_ranges("0-1=q4_0,3=q4_0"));
 }
 
-TEST(KvFormats, FourBitsAreRotatedUnlessToldOtherwise) {
+TEST(KvFormats, AutomaticallyFourBitsAreRotated) {
   ContextOptions o;
+  o.kv_rotate = Toggle::automatic;
   o.k_dtype = Q8;
   o.v_dtype = Q4;
   o.kv_type_layers = parse_kv_type_layers("1=iq4_nl/q5_0");
@@ -106,7 +106,7 @@ TEST(KvFormats, FourBitsAreRotatedUnlessToldOtherwise) {
   EXPECT_EQ(kv.format(1).rotation, (KvRotation{64, 0}));
   EXPECT_EQ(kv.format(2).rotation, (KvRotation{0, 32}));
   EXPECT_EQ(kv_rotation_text(kv), "keys of 1 layer, values of 3 layers");
-  o.kv_rotate = Toggle::off;
+  o.kv_rotate = ContextOptions{}.kv_rotate;
   set_kv_formats(kv, o);
   EXPECT_EQ(kv.format(1).rotation, KvRotation{});
   EXPECT_EQ(kv_rotation_text(kv), "");

@@ -122,11 +122,11 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);
   EXPECT_EQ(e.engine.context.v_dtype, DType::Q4_0);
   EXPECT_TRUE(e.engine.context.kv_type_layers.empty());
-  EXPECT_EQ(e.engine.context.kv_rotate, Toggle::automatic);
-  const Everything by_layer = parse({"--kv-type-layers", "0-3=q8_0/q4_0,4-=q4_0", "--kv-rotate=off"});
+  EXPECT_EQ(e.engine.context.kv_rotate, Toggle::off);
+  const Everything by_layer = parse({"--kv-type-layers", "0-3=q8_0/q4_0,4-=q4_0", "--kv-rotate=auto"});
   EXPECT_EQ(by_layer.engine.context.kv_type_layers.size(), 2u);
   EXPECT_TRUE(by_layer.engine.context.kv_dtype_given);
-  EXPECT_EQ(by_layer.engine.context.kv_rotate, Toggle::off);
+  EXPECT_EQ(by_layer.engine.context.kv_rotate, Toggle::automatic);
   EXPECT_EQ(e.flash_attention, Toggle::on);
 }
 

@@ -75,20 +75,19 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
   cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
              "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
   choice(app, "--kv-type-layers", "LAYERS=TYPE,...",
-         "types of cached keys and values of some layers: 0-3=q8_0/q4_0,4-=q4_0; LAYERS is N, N-M or N-, the "
-         "type of "
-         "values follows a slash if it is another",
+         "types of the cache of some layers, N, N-M or N- (to the last), with another one for values after a "
+         "slash: 0-3=q8_0/q4_0,4-=q4_0",
          "",
          [&o](const std::string& value) {
            o.kv_type_layers = parse_kv_type_layers(value);
            o.kv_dtype_given = true;
          })
       .group(group);
-  choice(app, "--kv-rotate", "on|off|auto",
-         "rotate heads by a Hadamard matrix before they are cached, which lowers the error of few bits; "
-         "auto: those of "
-         "4-bit types",
-         "auto", [&o](const std::string& value) { o.kv_rotate = parse_toggle("--kv-rotate", value); })
+  choice(
+      app, "--kv-rotate", "on|off|auto",
+      "rotate heads by a Hadamard matrix before they are cached, so that few bits lose less; auto: those of "
+      "4-bit types",
+      "off", [&o](const std::string& value) { o.kv_rotate = parse_toggle("--kv-rotate", value); })
       .group(group);
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
