@@ -69,8 +69,10 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Nor
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const HeadLinearOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const HadamardOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
-// A fusion of the first three nodes, if they are rope of queries, rope of keys and kv_write of those keys.
+// A fusion of the first nodes, if they are rope of queries, rope of keys and kv_write of those keys, with or without hadamard
+// of queries and keys, and of values, before it.
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);

@@ -38,6 +38,7 @@ EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& en
     draft.context.keeps_hidden = true;
     draft.context.k_dtype = engine.context.k_dtype;
     draft.context.v_dtype = engine.context.v_dtype;
+    draft.context.kv_rotate = engine.context.kv_rotate;
   } else {
     draft.model.path = o.model;
     draft.model.open = engine.model.open;

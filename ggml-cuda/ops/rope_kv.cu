@@ -1,7 +1,9 @@
 // Fuses rope of the queries, rope of the keys and kv_write, which follow each other in most layers, into one
-// launch. For every token, some blocks rotate eight heads of queries each, some rotate eight heads of keys
-// and then store them, some store eight heads of values; one warp stores a row. Reads n * (H + 2 Hkv) *
-// head_dim floats, writes back the rotated ones, and the cache.
+// launch; with them hadamard of queries, keys and values, where heads are rotated before they are cached. For every token,
+// some blocks rotate eight heads of queries each, some rotate eight heads of keys and then store them, some store eight
+// heads of values; one warp stores a row. Reads n * (H + 2 Hkv) * head_dim floats, writes back those that change, and the
+// cache.
+#include "ggml-cuda/ops/hadamard.cuh"
 #include "ggml-cuda/ops/kv_store.cuh"
 #include "ggml-cuda/ops/rotation.cuh"
 
@@ -10,12 +12,13 @@ namespace {
 
 struct RopeKvCall {
   float* q;                  // [n_tokens, n_head * head_dim]
-  float* k;                  // [n_tokens, n_head_kv * head_dim], what pools[0] stores
+  float* kv[2];              // keys, values: [n_tokens, n_head_kv * head_dim], what the pools store
   Pool pools[2];             // keys, values
   const int32_t* positions;  // [n_tokens]
   const int32_t* slots;      // [n_tokens]
   int n_head, n_head_kv, head_dim, n_pairs, block_size;
   int q_parts, kv_parts;  // blocks a token for the queries; for the keys, and for the values
+  Hadamard q_hadamard, kv_hadamard[2];
   RopeTable table;
 };
 
@@ -33,28 +36,43 @@ __global__ void __launch_bounds__(kRotationThreads) rope_kv(const __grid_constan
   const int n_head = queries ? call.n_head : call.n_head_kv;
   const int n_here = min(kHeadsPerBlock, n_head - first);
   if (!values) {
-    float* heads = (queries ? call.q : call.k) + (token * n_head + first) * call.head_dim;
+    float* heads = (queries ? call.q : call.kv[0]) + (token * n_head + first) * call.head_dim;
     rotate_heads<kStyle>(heads, n_here, call.head_dim, call.n_pairs, rotation);
   }
-  if (queries) return;
-  __syncthreads();  // the rotated keys are in memory
+  if (queries && call.q_hadamard.width == 0) return;
+  __syncthreads();  // what is rotated is in memory
   const int head = first + static_cast<int>(threadIdx.x / kWarp);
   if (head >= first + n_here) return;
-  store_row(call.pools[values], token * n_head + head,
-            kv_row(call.slots[token], head, n_head, call.block_size));
+  const int64_t row = token * n_head + head;
+  if (queries) return hadamard_row(call.q + row * call.head_dim, call.head_dim, call.q_hadamard);
+  const Pool& pool = call.pools[values];
+  if (const Hadamard h = call.kv_hadamard[values]; h.width > 0)
+    hadamard_row(call.kv[values] + row * pool.head_dim, pool.head_dim, h);
+  store_row(pool, row, kv_row(call.slots[token], head, n_head, call.block_size));
 }
+
+// What the fusion found.
+struct RopeKvNodes {
+  const RopeOp *q = nullptr, *k = nullptr;
+  const HadamardOp *q_hadamard = nullptr, *k_hadamard = nullptr, *v_hadamard = nullptr;
+  const KvWriteOp* write = nullptr;
+  int layer = -1;
+  size_t n_nodes = 0;
+};
 
 class CompiledRopeKv final : public CompiledOp {
  public:
-  CompiledRopeKv(const CompileContext& context, const KvLayer& kv, const RopeOp& q, const RopeOp& k,
-                 const KvWriteOp& write)
-      : style_(q.style) {
+  CompiledRopeKv(const CompileContext& context, const RopeKvNodes& nodes) : style_(nodes.q->style) {
+    const KvLayer& kv = context.segment.kv[nodes.layer];
+    const RopeOp &q = *nodes.q, &k = *nodes.k;
+    const KvWriteOp& write = *nodes.write;
     TANDEM_CHECK(k.n_head == kv.n_head_kv && q.head_dim == kv.head_dim_k);
     TANDEM_CHECK(context.tensor(write.v).n_cols == kv.n_head_kv * kv.head_dim_v);
     call_.q = context.address<float>(q.x);
-    call_.k = context.address<float>(k.x);
-    call_.pools[0] = make_pool(call_.k, kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] = make_pool(context.address<const float>(write.v), kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.kv[0] = context.address<float>(k.x);
+    call_.kv[1] = context.address<float>(write.v);
+    call_.pools[0] = make_pool(call_.kv[0], kv.k, kv.k_dtype, kv.head_dim_k);
+    call_.pools[1] = make_pool(call_.kv[1], kv.v, kv.v_dtype, kv.head_dim_v);
     call_.positions = context.address<const int32_t>(q.positions);
     call_.slots = context.address<const int32_t>(write.slots);
     call_.n_head = static_cast<int>(q.n_head);
@@ -64,6 +82,10 @@ class CompiledRopeKv final : public CompiledOp {
     call_.block_size = static_cast<int>(kv.block_size);
     call_.q_parts = static_cast<int>(blocks_of(q.n_head, kHeadsPerBlock));
     call_.kv_parts = static_cast<int>(blocks_of(kv.n_head_kv, kHeadsPerBlock));
+    const auto hadamard_of = [](const HadamardOp* op) { return make_hadamard(op ? op->width : 0); };
+    call_.q_hadamard = hadamard_of(nodes.q_hadamard);
+    call_.kv_hadamard[0] = hadamard_of(nodes.k_hadamard);
+    call_.kv_hadamard[1] = hadamard_of(nodes.v_hadamard);
     call_.table = rope_table(context, q);
   }
 
@@ -86,18 +108,61 @@ bool same_but_heads(const RopeOp& a, const RopeOp& b) {
   return with_heads == b && a.positions == b.positions && a.freq_factors == b.freq_factors;
 }
 
+// The nodes at the front of `nodes`, as far as they are those of the fusion.
+class Front {
+ public:
+  Front(const CompileContext& context, std::span<const int32_t> nodes) : context_(context), nodes_(nodes) {}
+
+  // The next node, if it is one of this op and `accepts` it; else null.
+  template <class AnyOp, class Accepts>
+  const AnyOp* take(const Accepts& accepts) {
+    if (n_ == nodes_.size()) return nullptr;
+    const AnyOp* op = std::get_if<AnyOp>(&context_.node(nodes_[n_]).op);
+    if (op && accepts(*op)) return ++n_, op;
+    return nullptr;
+  }
+  size_t n_taken() const { return n_; }
+  const Node& last() const { return context_.node(nodes_[n_ - 1]); }
+
+ private:
+  const CompileContext& context_;
+  std::span<const int32_t> nodes_;
+  size_t n_ = 0;
+};
+
+// n_nodes 0: it is another sequence.
+RopeKvNodes find_nodes(const CompileContext& context, std::span<const int32_t> nodes) {
+  Front front(context, nodes);
+  RopeKvNodes found;
+  // Of the tensor that the last node made, in place.
+  const auto hadamard_of_last = [&]() {
+    const TensorId last = front.last().output;
+    return front.take<HadamardOp>([&](const HadamardOp& h) { return h.x == last; });
+  };
+  found.q = front.take<RopeOp>([](const RopeOp& q) { return q.first == 0; });
+  if (!found.q) return {};
+  found.q_hadamard = hadamard_of_last();
+  found.k = front.take<RopeOp>([&](const RopeOp& k) { return same_but_heads(*found.q, k); });
+  if (!found.k) return {};
+  found.k_hadamard = hadamard_of_last();
+  const TensorId keys = front.last().output;
+  found.v_hadamard = front.take<HadamardOp>([](const HadamardOp&) { return true; });
+  const TensorId values = found.v_hadamard ? front.last().output : kNoTensor;
+  found.write = front.take<KvWriteOp>([&](const KvWriteOp& write) {
+    return write.k == keys && write.v != kNoTensor && (values == kNoTensor || write.v == values);
+  });
+  if (!found.write) return {};
+  found.layer = front.last().layer;
+  found.n_nodes = front.n_taken();
+  return found;
+}
+
 }  // namespace
 
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes) {
-  if (nodes.size() < 3) return {};
-  const Node &keys = context.node(nodes[1]), &writer = context.node(nodes[2]);
-  const auto* q = std::get_if<RopeOp>(&context.node(nodes[0]).op);
-  const auto* k = std::get_if<RopeOp>(&keys.op);
-  const auto* write = std::get_if<KvWriteOp>(&writer.op);
-  if (!q || !k || !write || write->k != keys.output || !same_but_heads(*q, *k)) return {};
-  if (q->first != 0 || write->v == kNoTensor) return {};
-  const KvLayer& kv = context.segment.kv[writer.layer];
-  return {std::make_unique<CompiledRopeKv>(context, kv, *q, *k, *write), 3};
+  const RopeKvNodes found = find_nodes(context, nodes);
+  if (found.n_nodes == 0) return {};
+  return {std::make_unique<CompiledRopeKv>(context, found), found.n_nodes};
 }
 
 }  // namespace tandem::cuda

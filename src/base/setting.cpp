@@ -18,6 +18,8 @@ constexpr std::string_view kNames[] = {
     "n_ctx",
     "k_dtype",
     "v_dtype",
+    "kv_type_layers",
+    "kv_rotate",
     "n_sequences", "n_deferred",
     "context_shift",
     "n_gpu_layers",

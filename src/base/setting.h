@@ -23,6 +23,8 @@ enum class Setting : uint8_t {
   n_ctx,
   k_dtype,
   v_dtype,
+  kv_type_layers,
+  kv_rotate,
   n_sequences,
   n_deferred,
   context_shift,

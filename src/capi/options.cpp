@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "capi/call.h"
+#include "plan/kv_formats.h"
 #include "sample/grammar/grammar.h"
 #include "sample/json_schema/json_schema.h"
 
@@ -110,6 +111,13 @@ DType cache_dtype(const std::string& value) {
   throw_error(ErrorCode::usage, "'{}' is none of {}", printable(value), joined(cache_dtype_names(), ", "));
 }
 
+Toggle toggle_of(const std::string& value) {
+  if (value == "on") return Toggle::on;
+  if (value == "off") return Toggle::off;
+  if (value == "auto") return Toggle::automatic;
+  throw_error(ErrorCode::usage, "'{}' is none of on, off, auto", printable(value));
+}
+
 void set_devices(tandem_options& o, const std::string& value) {
   DeviceOptions& devices = o.engine.devices;
   devices.no_gpus = value == "none";
@@ -137,6 +145,12 @@ constexpr TextSetting kTexts[] = {
        o.engine.context.v_dtype = cache_dtype(v);
        o.engine.context.kv_dtype_given = true;
      }},
+    {"kv_type_layers",
+     [](tandem_options& o, const std::string& v) {
+       o.engine.context.kv_type_layers = v.empty() ? std::vector<KvTypeRange>() : parse_kv_type_layers(v);
+       o.engine.context.kv_dtype_given |= !v.empty();
+     }},
+    {"kv_rotate", [](tandem_options& o, const std::string& v) { o.engine.context.kv_rotate = toggle_of(v); }},
     {"devices", set_devices},
     {"isa", [](tandem_options& o, const std::string& v) { o.engine.devices.isa = v; }},
     {"kv_store", [](tandem_options& o, const std::string& v) { o.kv_store = v; }},

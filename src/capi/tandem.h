@@ -109,6 +109,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               n_threads_batch  -1       for prompts; -1: as n_threads
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",
  *                                         "q4_1", "q4_0", "iq4_nl"
+ *               kv_type_layers   ""       other types for some layers: "0-3=q8_0/q4_0,4-=q4_0"
+ *               kv_rotate        "off"    rotate heads before they are cached: "on", "off"; "auto": those of 4-bit types
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx_vnni",
  *                                         "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best

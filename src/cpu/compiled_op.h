@@ -46,6 +46,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Nor
 CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const HeadLinearOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const HadamardOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);

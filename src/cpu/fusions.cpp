@@ -42,7 +42,8 @@ class CompiledChain final : public CompiledOp {
 bool is_row_op(const Node& node) {
   return std::holds_alternative<NormOp>(node.op) || std::holds_alternative<RopeOp>(node.op) ||
          std::holds_alternative<KvWriteOp>(node.op) || std::holds_alternative<AddOp>(node.op) ||
-         std::holds_alternative<ScaleOp>(node.op) || std::holds_alternative<GateOp>(node.op);
+         std::holds_alternative<ScaleOp>(node.op) || std::holds_alternative<GateOp>(node.op) ||
+         std::holds_alternative<HadamardOp>(node.op);
 }
 
 // Of a token, read or written.

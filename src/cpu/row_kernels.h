@@ -88,6 +88,8 @@ struct RowKernels {
   void (*ssm_scan)(const SsmScanTile& tile);
   void (*ssm_scan_chunk)(const SsmScanTile& tile);
   void (*lower_products)(const LowerProducts& products);
+  // Multiplies every run of `width` of the n floats by a Hadamard matrix, in place (graph/hadamard.h).
+  void (*hadamard)(float* x, int64_t width, int64_t n);
 };
 
 namespace scalar {

@@ -25,6 +25,8 @@ std::string root_text(const Runtime& runtime) {
     const KvLayer shape = kv_layer_shape(config, layer);
     text += format("; layer {} {} {} {} {} {}", config.layers[layer].is_recurrent() ? 1 : 0, shape.n_head_kv,
                    dtype_name(shape.k_dtype), shape.head_dim_k, dtype_name(shape.v_dtype), shape.head_dim_v);
+    const KvRotation r = config.format(layer).rotation;
+    if (r != KvRotation{}) text += format(" rotated {} {}", r.keys, r.values);
   }
   return text;
 }
@@ -32,7 +34,7 @@ std::string root_text(const Runtime& runtime) {
 std::string model_text(const Runtime& runtime) {
   const KvConfig& config = runtime.kv_config();
   return format("{}, keys {}, values {}", printable(runtime.model().description(), 100),
-                dtype_name(config.k_dtype), dtype_name(config.v_dtype));
+                kv_dtype_text(config, &KvFormat::k), kv_dtype_text(config, &KvFormat::v));
 }
 
 }  // namespace
@@ -47,7 +49,8 @@ KeptCache::KeptCache(BlockStore& store, Runtime& runtime)
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     const bool is_recurrent = config.layers[layer].is_recurrent();
     for (const KvHalf half : kBothHalves) {
-      const size_t n = runtime.kv_token_bytes(layer, half) * static_cast<size_t>(is_recurrent ? 1 : block_size_);
+      const size_t n =
+          runtime.kv_token_bytes(layer, half) * static_cast<size_t>(is_recurrent ? 1 : block_size_);
       if (n == 0) continue;
       (is_recurrent ? states_ : rows_).push_back({layer, half, n});
       (is_recurrent ? n_state_bytes_ : n_row_bytes_) += n;
@@ -165,8 +168,8 @@ void KeptCache::keep(const KvSequence& sequence, std::span<const int32_t> tokens
 }
 
 // False if it is left out.
-bool KeptCache::store_block(const Sha256& name, BlockKind kind, int64_t block, int64_t time_ns, WhenBusy when_busy,
-                            const std::function<std::vector<std::byte>()>& bytes) {
+bool KeptCache::store_block(const Sha256& name, BlockKind kind, int64_t block, int64_t time_ns,
+                            WhenBusy when_busy, const std::function<std::vector<std::byte>()>& bytes) {
   const BlockStore::Use use{time_ns, block};
   if (store_.has(name, kind)) {
     store_.touch(name, kind, use);

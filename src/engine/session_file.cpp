@@ -11,7 +11,8 @@
 namespace tandem {
 namespace {
 
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 2, kRotatedVersion = 3;
+constexpr const char* kRotationKey = "session.kv_rotation";
 constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
 
 std::string tensor_name(size_t layer, KvHalf half) {
@@ -37,6 +38,22 @@ size_t row_set_bytes(const KvConfig& config, size_t layer, KvHalf half) {
          static_cast<size_t>(n_head_of(config, layer));
 }
 
+// Of keys and values of each layer; empty if nothing is rotated.
+std::vector<int32_t> rotation_widths(const KvConfig& config) {
+  std::vector<int32_t> widths;
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    const KvRotation r = config.format(layer).rotation;
+    widths.push_back(static_cast<int32_t>(r.keys));
+    widths.push_back(static_cast<int32_t>(r.values));
+  }
+  if (std::ranges::count(widths, 0) == std::ssize(widths)) widths.clear();
+  return widths;
+}
+
+int64_t width_of(const KvRotation& rotation, KvHalf half) {
+  return half == KvHalf::keys ? rotation.keys : rotation.values;
+}
+
 std::string rotation(const Session& session) {
   return rotation(session.model().architecture(), session.n_ctx());
 }
@@ -54,12 +71,14 @@ void save_session(const Session& session, const std::string& path, std::string_v
   GgufWriter writer(path);
   Metadata& m = writer.metadata();
   m.set("general.architecture", Value(kSessionArchitecture));
-  m.set("session.version", Value(kVersion));
+  const std::vector<int32_t> widths = rotation_widths(config);
+  m.set("session.version", Value(widths.empty() ? kVersion : kRotatedVersion));
   m.set("session.fingerprint", Value(fingerprint(session.model())));
   m.set("session.model", Value(model_name(session.model())));
   m.set("session.rotation", Value(rotation(session)));
   if (session.n_deferred() > 0)
     m.set("session.n_deferred", Value(static_cast<uint32_t>(session.n_deferred())));
+  if (!widths.empty()) m.set(kRotationKey, Value(widths));
   m.set("session.tokens", Value(tokens));
   const std::vector<int64_t> states = tokens.empty() ? std::vector<int64_t>() : session.state_positions();
   if (config.is_recurrent())
@@ -101,7 +120,31 @@ SessionFile::SessionFile(const std::string& path, const Session& session) : file
     }
   }
   read_states(session);
+  read_rotations(session);
   check_tensors(session);
+}
+
+void SessionFile::read_rotations(const Session& session) {
+  const KvConfig& config = session.kv_config();
+  rotations_.resize(config.layers.size());
+  if (file_.metadata().get<uint32_t>("session.version") == kVersion) return;
+  const std::vector<int32_t> widths = file_.metadata().get_vector<int32_t>(kRotationKey);
+  if (widths.size() != 2 * rotations_.size()) {
+    throw_error(ErrorCode::bad_file, "{}: {}: found {} widths, needed {}", file_.path(), kRotationKey,
+                widths.size(), 2 * rotations_.size());
+  }
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const size_t layer = i / 2;
+    const KvHalf half = i % 2 == 0 ? KvHalf::keys : KvHalf::values;
+    const KvShape& shape = config.layers[layer];
+    const int64_t head_dim = half == KvHalf::keys ? shape.head_dim_k : shape.head_dim_v;
+    const int64_t needed = shape.has_heads() ? hadamard_width(head_dim) : 0;
+    if (widths[i] != 0 && widths[i] != needed) {
+      throw_error(ErrorCode::bad_file, "{}: {}: found a width of {} in layer {}, needed 0 or {}",
+                  file_.path(), kRotationKey, widths[i], layer, needed);
+    }
+    (half == KvHalf::keys ? rotations_[layer].keys : rotations_[layer].values) = widths[i];
+  }
 }
 
 // Which positions the saved states have; ascending, each of some of the tokens.
@@ -129,9 +172,10 @@ void SessionFile::check_kind(const Session& session) const {
                 printable(kind));
   }
   const auto version = m.get<uint32_t>("session.version");
-  if (version != kVersion) {
-    throw_error(ErrorCode::bad_file, "{}: a saved session of version {}, and this program reads version {}",
-                path, version, kVersion);
+  if (version != kVersion && version != kRotatedVersion) {
+    throw_error(ErrorCode::bad_file,
+                "{}: a saved session of version {}, and this program reads versions {} and {}", path, version,
+                kVersion, kRotatedVersion);
   }
   if (m.get<std::string>("session.fingerprint") != fingerprint(session.model())) {
     throw_error(
@@ -148,8 +192,8 @@ void SessionFile::check_kind(const Session& session) const {
   }
   const int64_t n_deferred = m.get_or<uint32_t>("session.n_deferred", 0);
   if (n_deferred != session.n_deferred()) {
-    throw_error(ErrorCode::usage, "{}: saved with {}, and this session has {}: its cache would be another", path,
-                setting_text(Setting::n_deferred, n_deferred),
+    throw_error(ErrorCode::usage, "{}: saved with {}, and this session has {}: its cache would be another",
+                path, setting_text(Setting::n_deferred, n_deferred),
                 setting_text(Setting::n_deferred, session.n_deferred()));
   }
 }
@@ -188,11 +232,15 @@ void SessionFile::restore(Session& session, size_t n_tokens) const {
     const int64_t head_dim = t.dims[0];
     const size_t n_rows = static_cast<size_t>(n * t.dims[1]);
     const size_t from_bytes = row_bytes(t.dtype, head_dim), to_bytes = row_bytes(wanted, head_dim);
-    if (t.dtype == wanted) return {t.data, n_rows * from_bytes};
+    const int64_t from_width = width_of(rotations_[layer], half);
+    const int64_t to_width = width_of(config.format(layer).rotation, half);
+    if (t.dtype == wanted && from_width == to_width) return {t.data, n_rows * from_bytes};
     converted.resize(n_rows * to_bytes);
     floats.resize(head_dim);
     for (size_t row = 0; row < n_rows; ++row) {
       dequantize_row(t.dtype, t.data + row * from_bytes, floats.data(), head_dim);
+      // All widths of a head are the same, and the matrix is its own inverse.
+      if (from_width != to_width) hadamard(floats.data(), std::max(from_width, to_width), head_dim);
       quantize_row(wanted, floats.data(), converted.data() + row * to_bytes, head_dim);
     }
     return converted;

@@ -118,6 +118,13 @@ TensorId GraphBuilder::rope(TensorId x, const RopeParams& params, const Weight* 
                 Extent::tokens, x);
 }
 
+TensorId GraphBuilder::hadamard(TensorId x, int64_t width) {
+  if (width == 0) return x;
+  TANDEM_CHECK(width >= kMinHadamard && width <= kMaxHadamard && (width & (width - 1)) == 0 &&
+               tensor(x).n_cols % width == 0);
+  return append(HadamardOp{x, width}, tensor(x).n_cols, tensor(x).extent, x);
+}
+
 void GraphBuilder::kv_write(TensorId k, TensorId v) {
   graph_.nodes.push_back(Node{KvWriteOp{k, v, input(Input::slots)}, kNoTensor, layer_});
 }

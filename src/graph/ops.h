@@ -104,6 +104,15 @@ struct RopeOp : RopeParams {
   static auto inputs(auto& op) { return std::tie(op.x, op.positions, op.freq_factors); }
 };
 
+// hadamard: multiplies every run of `width` columns of x by an orthonormal Hadamard matrix, in place (graph/hadamard.h).
+struct HadamardOp {
+  TensorId x = kNoTensor;  // [n, c]
+  int64_t width = 0;       // a power of two
+
+  static constexpr std::string_view kName = "hadamard";
+  static auto inputs(auto& op) { return std::tie(op.x); }
+};
+
 // kv_write: writes k and v to the cache of the node's layer, converted to the cache's dtypes. No output.
 // Without v where values are in the keys (AttentionParams).
 struct KvWriteOp {
@@ -429,7 +438,7 @@ struct JoinOp {
 using Op =
     std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
                  GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp,
-                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp>;
+                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp, HadamardOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -58,11 +58,22 @@ std::optional<DType> find_cache_dtype(std::string_view name) {
 }
 
 void check_kv_config(const KvConfig& config) {
-  for (const KvShape& shape : config.layers) {
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const KvShape& shape = config.layers[i];
     if (shape.is_recurrent()) continue;
-    check_dtype(config.k_dtype, shape.head_dim_k, "K");
-    check_dtype(config.v_dtype, shape.head_dim_v, "V");
+    check_dtype(config.format(i).k, shape.head_dim_k, "K");
+    check_dtype(config.format(i).v, shape.head_dim_v, "V");
   }
+}
+
+std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (!config.layers[i].has_rows()) continue;
+    const std::string name(dtype_name(config.format(i).*which));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names.empty() ? std::string(dtype_name(config.format(0).*which)) : joined(names, "+");
 }
 
 bool KvConfig::is_recurrent() const {
@@ -90,7 +101,8 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
             1,
             config.n_state_slots};
   }
-  return {nullptr,          nullptr,          config.k_dtype,    config.v_dtype, shape.n_head_kv,
+  const KvFormat format = config.format(layer);
+  return {nullptr,          nullptr,          format.k,          format.v, shape.n_head_kv,
           shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
 }
 

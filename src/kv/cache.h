@@ -24,6 +24,8 @@ struct KvShape {
   bool is_shared = false;  // later layers read it, too
 
   bool has_rows() const { return head_dim_k > 0; }
+  // Rows of keys and of values; those of latent attention are neither.
+  bool has_heads() const { return head_dim_k > 0 && head_dim_v > 0; }
   bool is_recurrent() const { return n_conv > 0 || n_recurrence > 0; }
 };
 
@@ -32,21 +34,35 @@ std::vector<std::string> cache_dtype_names();
 // Finds one of them by its name in any case.
 std::optional<DType> find_cache_dtype(std::string_view name);
 
+// How a layer's rows are stored.
+struct KvFormat {
+  DType k = DType::F16, v = DType::F16;  // of kCacheDTypes
+  KvRotation rotation;
+
+  bool operator==(const KvFormat&) const = default;
+};
+
 struct KvConfig {
   std::vector<KvShape> layers;
-  DType k_dtype = DType::F16, v_dtype = DType::F16;  // of kCacheDTypes
+  DType k_dtype = DType::F16, v_dtype = DType::F16;  // of layers that have no format of their own
   int64_t n_ctx = 0;                                 // tokens of all sequences; rounded up to whole blocks
   int64_t block_size = 32;                           // tokens in a block
   int64_t n_state_slots = 0;                         // of each recurrent layer
+  std::vector<KvFormat> formats = {};                // of each layer; empty: k_dtype and v_dtype, not rotated
 
   bool is_recurrent() const;  // any layer
+  KvFormat format(size_t layer) const {
+    return formats.empty() ? KvFormat{k_dtype, v_dtype, {}} : formats[layer];
+  }
 };
+// "F16", or of layers that differ "Q8_0+Q4_0".
+std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which);
 // Returns the state slots for n_sequences, each with its current state and one more that a step writes, and for
 // n_checkpoints of all of them together.
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints);
 
-// Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the
-// head dimension.
+// Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the head dimension of a
+// layer.
 void check_kv_config(const KvConfig& config);
 // Returns a layer of the cache as devices see it, without memory. A recurrent layer has F32 "keys" [n_conv] and
 // "values" [n_recurrence], one row in each block of one token, and a block is a state slot.

@@ -133,20 +133,23 @@ class DecoderGraph {
       gate = g_.columns(q, {hd_k + hd_v, hd_k, hd_v});
       q = g_.columns(q, {hd_k + hd_v, 0, hd_k});
     }
-    q = norm_and_rotate(q, a, a.q_norm, a.params.n_head);
     const int layer = g_.layer();
+    const KvRotation rotation = shape_.kv_rotation(a.cache_of.value_or(layer));
+    q = g_.hadamard(norm_and_rotate(q, a, a.q_norm, a.params.n_head), rotation.keys);
     if (a.cache_of) g_.set_layer(*a.cache_of);
-    if (!a.cache_of) write_cache(k, v, a);
-    const TensorId y = g_.attention(q, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    if (!a.cache_of) write_cache(k, v, a, rotation);
+    TensorId y = g_.attention(q, a.params, a.sinks);  // [n, n_head * head_dim_v]
     g_.set_layer(layer);
+    y = g_.hadamard(y, rotation.values);
     return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
   }
 
-  void write_cache(TensorId k, TensorId v, const AttentionLayer& a) {
+  void write_cache(TensorId k, TensorId v, const AttentionLayer& a, const KvRotation& rotation) {
     AttentionLayer keys = a;
     keys.rope.temperature_scale = 0.0f;  // applies to queries only
     k = norm_and_rotate(k, keys, a.k_norm, a.params.n_head_kv);
-    g_.kv_write(k, norm(v, a.v_norm));
+    k = g_.hadamard(k, rotation.keys);
+    g_.kv_write(k, g_.hadamard(norm(v, a.v_norm), rotation.values));
   }
 
   // Queries may meet the cached rows themselves: q k^T = q (c k_up^T)^T = (q k_up) c^T, and likewise for values. All

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "plan/kv_formats.h"
 
 namespace tandem {
 namespace {
@@ -187,9 +188,10 @@ bool off_gpu(const PlanRequest& r, const OffloadChoice& choice) {
 // Refuses, before anything is planned, a cache that is larger than all memory together.
 void check_cache_fits_machine(const PlanRequest& r) {
   const ContextOptions shape = checked_shape(r.architecture, r.shape);
-  KvConfig kv{{}, shape.k_dtype, shape.v_dtype, shape.n_ctx};
+  KvConfig kv;
+  kv.n_ctx = shape.n_ctx;
   for (int i = 0; i < r.architecture.hparams().n_layer; ++i) kv.layers.push_back(r.architecture.kv_shape(i));
-  check_kv_config(kv);
+  set_kv_formats(kv, shape);
   size_t cache = 0, memory = 0;
   for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);
   for (size_t d = 0; d < r.devices.size(); ++d)

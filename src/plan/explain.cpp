@@ -7,6 +7,7 @@
 #include "exec/placed_graph.h"
 #include "plan/fit.h"
 #include "plan/generic_kernels.h"
+#include "plan/kv_formats.h"
 
 namespace tandem {
 namespace {
@@ -273,6 +274,8 @@ std::string explain(const FitRequest& r, const Fit& fit) {
                    mib(b.weights), mib(b.kv), mib(b.activations), mib(b.staging), mib(b.scratch),
                    mib(b.total()), mib(r.devices[d]->memory_info().free_bytes));
   }
+  if (const std::string rotated = kv_rotation_text(r.kv); !rotated.empty())
+    text += "KV cache: heads are rotated before they are stored: " + rotated + "\n";
   if (const SplitKv* split = fit.placement.split()) {
     text += format("the newest {} tokens' cache is on the GPU, and up to {}, the older ones' on the CPU\n",
                    split->n_keep, split->n_blocks * r.kv.block_size);

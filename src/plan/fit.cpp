@@ -316,6 +316,10 @@ int64_t largest_context_with(KvConfig kv, int64_t most, const Ok& ok) {
   return low * kStep;
 }
 
+std::pair<DType, DType> types_of(const KvFormat& format) {
+  return {format.k, format.v};
+}
+
 // "n_gpu_layers=17, n_ctx=8192 or k_dtype=q8_0 v_dtype=q8_0 would fit": each alone.
 std::string advice(const FitRequest& r, const OffloadChoice& choice) {
   std::vector<std::string> ways;
@@ -333,8 +337,10 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
   const int64_t n_trained = r.architecture.hparams().n_ctx_train * r.graphs.front()->shape.max_sequences;
   if (const int64_t context = largest_context_with(r.kv, n_trained, fits_with_kv))
     ways.push_back(setting_text(Setting::n_ctx, context));
-  kv.k_dtype = kv.v_dtype = DType::Q8_0;
-  bool cacheable = true;
+  // The advice is for all layers, so not where the user chose for some.
+  bool cacheable =
+      std::ranges::adjacent_find(kv.formats, std::ranges::not_equal_to{}, types_of) == kv.formats.end();
+  kv.formats.assign(kv.layers.size(), {DType::Q8_0, DType::Q8_0, {}});
   for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
   if (cacheable && fits_with_kv(kv)) {
     ways.push_back(setting_text(Setting::k_dtype, "q8_0") + " " + setting_text(Setting::v_dtype, "q8_0"));

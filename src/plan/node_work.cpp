@@ -71,7 +71,7 @@ Attended attended_before(const AttentionOp& op, const StepLoad& load, int64_t po
   return {first, n_queries * (first + (first - n_queries + 1)) / 2};
 }
 
-NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvFormat& format) {
   const Attended whole = attended(op, load);
   Attended done = whole;
   if (op.part != KvPart::whole) {
@@ -80,8 +80,8 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
   }
   const double n_sequences = static_cast<double>(load.n_sequences);
   const double position_bytes =
-      static_cast<double>(row_bytes(kv.k_dtype, op.head_dim_k) +
-                          (op.values_in_keys ? 0 : row_bytes(kv.v_dtype, op.head_dim_v))) *
+      static_cast<double>(row_bytes(format.k, op.head_dim_k) +
+                          (op.values_in_keys ? 0 : row_bytes(format.v, op.head_dim_v))) *
       static_cast<double>(op.n_head_kv);
   return {.n_bytes = n_sequences * done.positions * position_bytes,
           .n_ops = 2 * n_sequences * done.pairs * static_cast<double>(op.n_head) *
@@ -91,10 +91,10 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvCon
 }
 
 // As attention: of expanded forms the products are few.
-NodeWork latent_work(const LatentAttentionOp& op, const StepLoad& load, const KvConfig& kv) {
+NodeWork latent_work(const LatentAttentionOp& op, const StepLoad& load, const KvFormat& format) {
   const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
   const LatentOps ops = latent_ops(op, n, n_past);
-  NodeWork work = attention_work(AttentionOp{absorbed_attention(op)}, load, kv);
+  NodeWork work = attention_work(AttentionOp{absorbed_attention(op)}, load, format);
   work.n_ops = static_cast<double>(load.n_sequences) * (expands(op, n, n_past) ? ops.expanded : ops.absorbed);
   return work;
 }
@@ -150,9 +150,11 @@ double tensor_bytes(const Tensor& tensor, const StepLoad& load) {
 }
 
 NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
-  if (const auto* attention = std::get_if<AttentionOp>(&node.op)) return attention_work(*attention, load, kv);
+  const KvFormat format = uses_cache(node.op) ? kv.format(static_cast<size_t>(node.layer)) : KvFormat{};
+  if (const auto* attention = std::get_if<AttentionOp>(&node.op))
+    return attention_work(*attention, load, format);
   if (const auto* latent = std::get_if<LatentAttentionOp>(&node.op)) {
-    NodeWork work = latent_work(*latent, load, kv);
+    NodeWork work = latent_work(*latent, load, format);
     work.n_bytes += weight_bytes(graph, node);
     return work;
   }

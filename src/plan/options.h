@@ -15,6 +15,15 @@
 
 namespace tandem {
 
+// Types of the cache of layers `first` to `last`.
+struct KvTypeRange {
+  int64_t first = 0;
+  std::optional<int64_t> last;  // none: the last layer
+  DType k = DType::F16, v = DType::F16;
+
+  bool operator==(const KvTypeRange&) const = default;
+};
+
 // The size of a session. Together with the placement, it determines how much memory the session takes.
 struct ContextOptions {
   // Tokens of context, of all sequences together. 0: the model's training context if n_ctx_given, otherwise
@@ -22,8 +31,11 @@ struct ContextOptions {
   int64_t n_ctx = 0;
   int64_t n_ubatch = 0;  // maximum tokens in one step; 0: automatic_ubatch() of plan/session_plan.h
   DType k_dtype = DType::F16, v_dtype = DType::F16;
-  bool all_logits = false;  // reserve logits for every token of a step
-  int64_t n_draft = 0;      // guesses that a step may check beside its token (speculate/speculation.h)
+  std::vector<KvTypeRange> kv_type_layers;  // layers whose cache has other types (plan/kv_formats.h)
+  // Rotate heads before they are cached (graph/hadamard.h); automatic: those of 4-bit types.
+  Toggle kv_rotate = Toggle::off;
+  bool all_logits = false;     // reserve logits for every token of a step
+  int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).
   int64_t n_deferred = 0;
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache

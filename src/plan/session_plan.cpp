@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "plan/kv_formats.h"
 
 namespace tandem {
 namespace {
@@ -82,8 +83,10 @@ LongPrompt long_prompt(const SessionPlan& plan) {
 // Whether prompts bring weights to a GPU for every step.
 bool streams_prompts(const Fit& fit) {
   return std::ranges::any_of(fit.placement.layers, [](const LayerPlacement& layer) {
-    const bool here = holder(layer.weights).is_host() && !computes_on(layer.weights, StepKind::prefill).is_host();
-    return here || (holder(layer.experts).is_host() && !computes_on(layer.experts, StepKind::prefill).is_host());
+    const bool here =
+        holder(layer.weights).is_host() && !computes_on(layer.weights, StepKind::prefill).is_host();
+    return here ||
+           (holder(layer.experts).is_host() && !computes_on(layer.experts, StepKind::prefill).is_host());
   });
 }
 
@@ -94,7 +97,8 @@ std::vector<OffloadChoice> streaming_choices(const PlanRequest& r, const std::ve
   for (const SessionPlan& plan : plans) {
     OffloadChoice choice = plan.fit.choice;
     if (plan.shape.k_dtype != plans.front().shape.k_dtype || !streams_prompts(plan.fit)) continue;
-    if (!streams(r.options)) choice.rows_prefill = choice.rows_decode = 1;  // divided anew, as memory for experts is
+    if (!streams(r.options))
+      choice.rows_prefill = choice.rows_decode = 1;  // divided anew, as memory for experts is
     choice.chosen_experts = false;
     choice.n_expert_bytes = 0;
     choice.n_disk_layers = choice.n_cached_experts = 0;
@@ -222,13 +226,12 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   const ContextOptions shape = checked_shape(architecture, asked);
   SessionGraphs graphs;
   KvConfig& kv = graphs.kv;
-  kv.k_dtype = shape.k_dtype;
-  kv.v_dtype = shape.v_dtype;
   kv.n_ctx = shape.n_ctx;
   for (int i = 0; i < architecture.hparams().n_layer; ++i) kv.layers.push_back(architecture.kv_shape(i));
   if (kv.is_recurrent()) kv.n_state_slots = state_slot_count(shape.n_sequences, shape.n_state_checkpoints);
-  check_kv_config(kv);
+  set_kv_formats(kv, shape);
   ShapeClass capacity;
+  for (const KvFormat& format : kv.formats) capacity.kv_rotations.push_back(format.rotation);
   capacity.n_ctx = shape.n_ctx_sequence;
   capacity.latent_form = shape.latent_form;
   capacity.keeps_hidden = shape.keeps_hidden;

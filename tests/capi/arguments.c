@@ -157,6 +157,9 @@ static void settings(void) {
   }
   CHECK_OK(tandem_options_set_text(options, "k_dtype", "q8_0"));
   CHECK_OK(tandem_options_set_text(options, "v_dtype", "F32"));
+  CHECK_OK(tandem_options_set_text(options, "kv_type_layers", "0-3=q8_0/q4_0,4-=q4_0"));
+  CHECK_OK(tandem_options_set_text(options, "kv_type_layers", ""));
+  CHECK_OK(tandem_options_set_text(options, "kv_rotate", "on"));
   CHECK_OK(tandem_options_set_text(options, "devices", "CUDA0,CUDA1"));
   CHECK_OK(tandem_options_set_text(options, "kv_store", "folder"));
   CHECK_OK(tandem_options_set_text(options, "samplers", "top_k;temperature"));
@@ -173,6 +176,10 @@ static void settings(void) {
   CHECK_FAILS(tandem_options_set_int(options, "mmap", 2), TANDEM_ERROR_USAGE, "mmap is 2");
   CHECK_FAILS(tandem_options_set_int(options, "max_ram", -5), TANDEM_ERROR_USAGE, "max_ram is -5");
   CHECK_FAILS(tandem_options_set_real(options, "temp", NAN), TANDEM_ERROR_USAGE, "temp");
+  CHECK_FAILS(tandem_options_set_text(options, "kv_type_layers", "0-3"), TANDEM_ERROR_USAGE,
+              "kv_type_layers=0-3: found no '=', needed LAYERS=TYPE");
+  CHECK_FAILS(tandem_options_set_text(options, "kv_rotate", "yes"), TANDEM_ERROR_USAGE,
+              "'yes' is none of on, off, auto");
   CHECK_FAILS(tandem_options_set_text(options, "k_dtype", "q4_k"), TANDEM_ERROR_USAGE,
               "k_dtype: 'q4_k' is none of");
   CHECK_FAILS(tandem_options_set_text(options, "samplers", "top_x"), TANDEM_ERROR_USAGE,

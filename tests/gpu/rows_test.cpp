@@ -167,22 +167,59 @@ std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
   return x;
 }
 
+TEST_F(GpuRows, HadamardRotatesRuns) {
+  struct Size {
+    int64_t n_cols, width, n;
+  };
+  for (const Size& size : {Size{16, 16, 1},
+                           {80, 16, 5},
+                           {3 * 96, 32, 7},
+                           {64, 64, 1},
+                           {8 * 128, 128, 33},
+                           {2 * 256, 256, 3},
+                           {3 * 512, 512, 2}}) {
+    OpCase c(random_, tokens(size.n));
+    const TensorId x = c.activation(size.n_cols);
+    c.finish(c.builder.hadamard(x, size.width));
+    ASSERT_EQ(c.why_unsupported(*device_), "");
+    const StepShape shape{size.n, 1};
+    EXPECT_EQ(c.run(*device_, shape).front().values, c.reference(shape).values)
+        << size.n_cols << " " << size.width;
+  }
+}
+
 // Rotations followed by the cache write are one launch, with the same bits as the separate ops in an order
 // that keeps them apart.
 TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
   struct Heads {
     int64_t n_head, n_head_kv, head_dim, n_rot, head_dim_v, n;
   };
+  enum class Rotated { none, keys, values, both };
+  struct Case : Heads {
+    Rotated rotated;
+  };
+  std::vector<Case> cases;
   for (const Heads& h : {Heads{4, 2, 32, 32, 32, 1},
                          {32, 8, 128, 128, 128, 1},
                          {9, 3, 64, 64, 64, 5},
                          {28, 20, 96, 64, 64, 3},
                          {1, 1, 256, 256, 256, 40}}) {
+    cases.push_back({h, Rotated::none});
+    cases.push_back({h, Rotated::both});
+  }
+  cases.push_back({{9, 3, 64, 64, 32, 5}, Rotated::keys});
+  cases.push_back({{9, 3, 64, 64, 32, 5}, Rotated::values});
+  for (const Case& h : cases) {
+    const bool keys_too = h.rotated == Rotated::keys || h.rotated == Rotated::both;
+    const bool values_too = h.rotated == Rotated::values || h.rotated == Rotated::both;
+    const int64_t k_width = keys_too ? hadamard_width(h.head_dim) : 0;
+    const int64_t v_width = values_too ? hadamard_width(h.head_dim_v) : 0;
     for (DType dtype : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0}) {
       for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
         SCOPED_TRACE(std::to_string(h.n_head) + "/" + std::to_string(h.n_head_kv) + " heads of " +
                      std::to_string(h.head_dim) + " " + std::string(dtype_name(dtype)) +
-                     (style == RopeStyle::pair ? " pair" : " half"));
+                     (style == RopeStyle::pair ? " pair" : " half") + (keys_too ? " keys" : "") +
+                     (values_too ? " values rotated" : ""));
         const std::vector<float> q = random_.normals(h.n * h.n_head * h.head_dim),
                                  k = random_.normals(h.n * h.n_head_kv * h.head_dim),
                                  v = random_.normals(h.n * h.n_head_kv * h.head_dim_v);
@@ -196,9 +233,11 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
                          tv = c.activation(h.n_head_kv * h.head_dim_v, v);
           const RopeParams q_op{style, h.n_head, h.head_dim, h.n_rot},
               k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
-          TensorId turned = together ? c.builder.rope(tq, q_op) : kNoTensor;
-          c.builder.kv_write(c.builder.rope(tk, k_op), tv);
-          if (!together) turned = c.builder.rope(tq, q_op);
+          const auto turn = [&] { return c.builder.hadamard(c.builder.rope(tq, q_op), k_width); };
+          TensorId turned = together ? turn() : kNoTensor;
+          const TensorId keys = c.builder.hadamard(c.builder.rope(tk, k_op), k_width);
+          c.builder.kv_write(keys, c.builder.hadamard(tv, v_width));
+          if (!together) turned = turn();
           c.finish(turned);
         };
         OpCase together(random_, tokens(h.n)), apart(random_, tokens(h.n));

@@ -80,7 +80,8 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<DeltaRuleOp>({&DeltaRuleOp::qkv, &DeltaRuleOp::beta, &DeltaRuleOp::alpha, &DeltaRuleOp::decay,
                       &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
                       &DeltaRuleOp::states});
-  static_assert(std::variant_size_v<Op> == 23, "a new op is checked here too");
+  check<HadamardOp>({&HadamardOp::x});
+  static_assert(std::variant_size_v<Op> == 24, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

@@ -121,6 +121,12 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   EXPECT_EQ(e.engine.devices.n_threads, 2);
   EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);
   EXPECT_EQ(e.engine.context.v_dtype, DType::Q4_0);
+  EXPECT_TRUE(e.engine.context.kv_type_layers.empty());
+  EXPECT_EQ(e.engine.context.kv_rotate, Toggle::off);
+  const Everything by_layer = parse({"--kv-type-layers", "0-3=q8_0/q4_0,4-=q4_0", "--kv-rotate=auto"});
+  EXPECT_EQ(by_layer.engine.context.kv_type_layers.size(), 2u);
+  EXPECT_TRUE(by_layer.engine.context.kv_dtype_given);
+  EXPECT_EQ(by_layer.engine.context.kv_rotate, Toggle::automatic);
   EXPECT_EQ(e.flash_attention, Toggle::on);
 }
 
@@ -428,6 +434,11 @@ TEST(Options, RefusalsSayWhatAndWhy) {
   EXPECT_EQ(refusal({"--temp", "hot"}), "--temp: 'hot' is not a number");
   EXPECT_EQ(refusal({"--temp", "nan"}), "--temp: 'nan' is not a number");
   EXPECT_EQ(refusal({"--rope-scale", "0"}), "--rope-scale: 0 is out of range, it must be above 0");
+  EXPECT_EQ(refusal({"--kv-rotate", "maybe"}), "--kv-rotate: 'maybe' is none of on, off, auto");
+  EXPECT_EQ(
+      refusal({"--kv-type-layers", "0-3:q8_0"}),
+      "--kv-type-layers 0-3:q8_0: found no '=', needed LAYERS=TYPE or LAYERS=KEYS/VALUES, with LAYERS as 3, "
+      "0-3 or 4-");
   EXPECT_EQ(refusal({"-ctk", "q2_k"}),
             "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl");
   EXPECT_EQ(refusal({"-fa", "maybe"}), "--flash-attn: 'maybe' is none of on, off, auto");

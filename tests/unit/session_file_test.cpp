@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 
 #include "base/error.h"
@@ -134,6 +135,57 @@ TEST_F(SessionFiles, AnotherCacheTypeIsConverted) {
   }
 }
 
+// Whether heads are rotated before they are cached is in the file, and converted.
+TEST_F(SessionFiles, AnotherRotationIsConverted) {
+  const auto with = [&](Toggle rotate, DType dtype) {
+    EngineOptions options;
+    options.context.k_dtype = options.context.v_dtype = dtype;
+    options.context.kv_rotate = rotate;
+    return open(*model_, options);
+  };
+  const auto whole = with(Toggle::off, DType::F32);
+  whole->append(some_tokens(45));
+  const std::vector<float> expected = next(*whole);
+  for (const Toggle saved : {Toggle::on, Toggle::off}) {
+    const auto first = with(saved, DType::F32);
+    first->append(some_tokens(45));
+    save_session(*first, file_);
+    for (const auto& [dtype, tolerance] :
+         {std::pair(DType::F32, 1e-5), std::pair(DType::F16, 2e-3), std::pair(DType::Q4_0, 0.5)}) {
+      for (const Toggle loaded : {Toggle::on, Toggle::off}) {
+        const auto session = with(loaded, dtype);
+        SessionFile(file_, *session).restore(*session, 45);
+        EXPECT_LT(distance(next(*session), expected), tolerance) << dtype_name(dtype);
+      }
+    }
+  }
+}
+
+TEST_F(SessionFiles, DamagedRotationsAreRefused) {
+  EngineOptions options;
+  options.context.kv_rotate = Toggle::on;
+  const auto session = open(*model_, options);
+  session->append(some_tokens(20));
+  save_session(*session, file_);
+  std::ifstream in(file_, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::string key = "session.kv_rotation";
+  const size_t at = bytes.find(key) + key.size();
+  const auto with = [&](size_t offset,
+                        int32_t value) {  // of the array: its type, its elements' type, their number, they
+    std::string changed = bytes;
+    memcpy(changed.data() + at + offset, &value, sizeof value);
+    test::write_file(file_, changed);
+  };
+  with(16, 16);  // another width
+  expect_refused(*session, ErrorCode::bad_file,
+                 "session.kv_rotation: found a width of 16 in layer 0, needed 0 or 32");
+  with(20, -32);
+  expect_refused(*session, ErrorCode::bad_file, "found a width of -32 in layer 0");
+  with(16, 0);  // the keys of a layer as they are: read without rotation
+  SessionFile(file_, *session).restore(*session, 20);
+}
+
 TEST_F(SessionFiles, AnotherModelIsRefused) {
   save_some();
   test::TinyShape shape;
@@ -205,8 +257,10 @@ TEST_F(SessionFiles, DamageIsRefused) {
     test::write_file(file_, changed);
   };
   const std::string version = test::kv_u32("session.version", 2);
+  change(version, test::kv_u32("session.version", 4));
+  expect_refused(*session, ErrorCode::bad_file, "version 4");
   change(version, test::kv_u32("session.version", 3));
-  expect_refused(*session, ErrorCode::bad_file, "version 3");
+  expect_refused(*session, ErrorCode::bad_file, "session.kv_rotation");
   change("cache.1.v", "cache.9.v");
   expect_refused(*session, ErrorCode::bad_file, "cache.1.v");
   change("tandem-session", "tandem-sessiom");

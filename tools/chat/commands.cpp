@@ -145,7 +145,7 @@ CommandResult stats(ChatState& chat, const std::string&) {
   chat.view.note(format("{}\n{}, on {}\n{} messages; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
                         s.model().path(), s.model().description(), chat.engine.devices(), c.messages().size(),
                         s.n_past(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
-                        dtype_name(s.kv_config().k_dtype), dtype_name(s.kv_config().v_dtype)));
+                        kv_dtype_text(s.kv_config(), &KvFormat::k), kv_dtype_text(s.kv_config(), &KvFormat::v)));
   if (chat.seed) chat.view.note(format("seed of the last answer: {}", *chat.seed));
   return kDone;
 }

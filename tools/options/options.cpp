@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "plan/kv_formats.h"
 #include "tools/options/command_line.h"
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
@@ -73,6 +74,21 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
              "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
   cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
              "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+  choice(app, "--kv-type-layers", "LAYERS=TYPE,...",
+         "types of the cache of some layers, N, N-M or N- (to the last), with another one for values after a "
+         "slash: 0-3=q8_0/q4_0,4-=q4_0",
+         "",
+         [&o](const std::string& value) {
+           o.kv_type_layers = parse_kv_type_layers(value);
+           o.kv_dtype_given = true;
+         })
+      .group(group);
+  choice(
+      app, "--kv-rotate", "on|off|auto",
+      "rotate heads by a Hadamard matrix before they are cached, so that few bits lose less; auto: those of "
+      "4-bit types",
+      "off", [&o](const std::string& value) { o.kv_rotate = parse_toggle("--kv-rotate", value); })
+      .group(group);
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })

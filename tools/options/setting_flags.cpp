@@ -12,6 +12,8 @@ std::string_view setting_flag(Setting setting) {
     case Setting::n_ctx: return "-c";
     case Setting::k_dtype: return "-ctk";
     case Setting::v_dtype: return "-ctv";
+    case Setting::kv_type_layers: return "--kv-type-layers";
+    case Setting::kv_rotate: return "--kv-rotate";
     case Setting::n_sequences: return "-np";
     case Setting::n_deferred: return "--defer-experts";
     case Setting::context_shift: return "--context-shift";

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "plan/context_fit.h"
+#include "plan/kv_formats.h"
 #include "tools/text_table.h"
 
 namespace tandem::tools {
@@ -195,6 +196,12 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   return report;
 }
 
+std::string cache_types_text(const ContextOptions& shape) {
+  const std::string ranges = kv_type_layers_text(shape.kv_type_layers);
+  return format("{}/{}{}", dtype_name(shape.k_dtype), dtype_name(shape.v_dtype),
+                ranges.empty() ? "" : ", layers " + ranges);
+}
+
 std::string context_text(const PlanReport& r) {
   const int64_t n = r.shape().n_ctx;
   if (r.n_ctx_asked > 0 && n == r.n_ctx_trained) {
@@ -233,8 +240,8 @@ std::string plan_text(const PlanReport& r) {
   const SessionPlan& best = r.plans.front();
   const SizeUnit unit = size_unit(r);
   std::string text = format(
-      "{}: {}\n{}, cache {}/{}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context_text(r),
-      dtype_name(best.shape.k_dtype), dtype_name(best.shape.v_dtype), best.shape.n_ubatch,
+      "{}: {}\n{}, cache {}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context_text(r),
+      cache_types_text(best.shape), best.shape.n_ubatch,
       best.shape.n_sequences > 1 ? format(", {} prompts at once", best.shape.n_sequences).c_str() : "");
   TextTable table({{unit.name, TextTable::Side::left},
                    {"weights"},
@@ -344,6 +351,7 @@ std::string plan_json(const PlanReport& r) {
                              {"n_sequences", p.shape.n_sequences},
                              {"cache_type_k", dtype_name(p.shape.k_dtype)},
                              {"cache_type_v", dtype_name(p.shape.v_dtype)},
+                             {"kv_type_layers", kv_type_layers_text(p.shape.kv_type_layers)},
                              {"bytes", r.plan_bytes[i]},
                              {"prefill_tokens_per_s", p.fit.speed.prefill_tokens_per_s},
                              {"decode_tokens_per_s", p.fit.speed.decode_tokens_per_s}});

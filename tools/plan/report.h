@@ -51,6 +51,8 @@ std::string plan_svg(const PlanReport& report);
 
 // "context 16384 tokens, what 24.00 GiB on GPU0 holds (the model was trained with 131072)".
 std::string context_text(const PlanReport& report);
+// "F16/F16", "F16/F16, layers 0-3=q8_0/q4_0".
+std::string cache_types_text(const ContextOptions& shape);
 // A unit in which all sizes of a page are written.
 struct SizeUnit {
   const char* name;

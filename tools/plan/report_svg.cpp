@@ -31,8 +31,7 @@ std::string plan_svg(const PlanReport& r) {
   StackedBars chart;
   chart.title = r.path.substr(r.path.rfind('/') + 1);
   chart.notes.push_back(r.model);
-  chart.notes.push_back(format("{}, cache {}/{}", context_text(r), dtype_name(best.shape.k_dtype),
-                               dtype_name(best.shape.v_dtype)));
+  chart.notes.push_back(format("{}, cache {}", context_text(r), cache_types_text(best.shape)));
   chart.notes.push_back(format("predicted: {:.0f} tokens per second for prompts, {:.1f} for answers",
                                best.fit.speed.prefill_tokens_per_s, best.fit.speed.decode_tokens_per_s));
   chart.axis = unit.name;

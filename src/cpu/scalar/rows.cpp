@@ -4,6 +4,7 @@
 
 #include "cpu/row_kernels.h"
 #include "gguf/quants.h"
+#include "graph/hadamard.h"
 
 namespace tandem::cpu::scalar {
 namespace {
@@ -177,9 +178,10 @@ void lower_products(const LowerProducts& p) {
 }  // namespace
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels table{rms_norm,   layer_norm, rotations, rope_pair,  rope_half,     add,
-                                    scale,      softcap,    glu,       dequantize, gate,          causal_conv,
-                                    delta_rule, delta_rule, ssm_scan,  ssm_scan,   lower_products};
+  static constexpr RowKernels table{rms_norm, layer_norm,     rotations,  rope_pair,  rope_half,
+                                    add,      scale,          softcap,    glu,        dequantize,
+                                    gate,     causal_conv,    delta_rule, delta_rule, ssm_scan,
+                                    ssm_scan, lower_products, hadamard};
   return table;
 }
 

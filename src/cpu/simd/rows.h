@@ -3,6 +3,7 @@
 
 #include "cpu/row_kernels.h"
 #include "cpu/simd/cache_rows.h"
+#include "cpu/simd/hadamard.h"
 #include "cpu/simd/math.h"
 #include "cpu/simd/recurrent.h"
 #include "cpu/simd/recurrent_chunks.h"
@@ -148,9 +149,9 @@ void dequantize(DType dtype, const std::byte* row, float* to, int64_t n) {
 }
 
 constexpr RowKernels kRowKernels{
-    rms_norm,   layer_norm,       rotations, rope_pair,      rope_half,     add,
-    scale,      softcap,          glu,       dequantize,     gate,          causal_conv,
-    delta_rule, delta_rule_chunk, ssm_scan,  ssm_scan_chunk, lower_products};
+    rms_norm,   layer_norm,       rotations, rope_pair,      rope_half,      add,
+    scale,      softcap,          glu,       dequantize,     gate,           causal_conv,
+    delta_rule, delta_rule_chunk, ssm_scan,  ssm_scan_chunk, lower_products, hadamard};
 
 }  // namespace
 }  // namespace TANDEM_ISA
