@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "gguf/node_ranges.h"
 #include "gguf/parse.h"
 
 namespace tandem {
@@ -22,8 +23,15 @@ std::string TensorInfo::shape_text() const {
 }
 
 GgufFile::GgufFile(const std::string& path, const OpenOptions& options) {
-  add_part(MappedFile::open(path, options));
-  add_split_parts(options);
+  const bool copies = options.nodes.size() > 1 && !options.metadata_only;
+  OpenOptions first = options;
+  if (copies) first.mmap = true;  // only to find the tensors
+  add_part(MappedFile::open(path, first));
+  add_split_parts(first);
+  if (copies && (!options.mmap || n_file_bytes() <= options.node_copy_limit)) {
+    copy_to_nodes(options);
+    return;
+  }
   if (!options.prefetch || options.numa || options.metadata_only || n_file_bytes() > options.prefetch_limit)
     return;
   for (const MappedFile& part : parts_) part.prefetch();
@@ -32,6 +40,17 @@ GgufFile::GgufFile(const std::string& path, const OpenOptions& options) {
 GgufFile::GgufFile(std::span<const std::byte> bytes, const std::string& name) {
   add_part(MappedFile::view(bytes, name));
   add_split_parts({});
+}
+
+// Opens all parts anew, and checks them anew: they may have changed meanwhile.
+void GgufFile::copy_to_nodes(const OpenOptions& options) {
+  std::vector<MappedFile> copies;
+  for (int i = 0; i < static_cast<int>(n_parts()); ++i) {
+    copies.push_back(
+        MappedFile::copy_to_nodes(part_path(i), options, node_ranges(tensors_, i, options.nodes)));
+  }
+  *this = GgufFile();
+  for (MappedFile& copy : copies) add_part(std::move(copy));
 }
 
 // The model's metadata come from the first part; the other parts have only their number and the count.

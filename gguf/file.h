@@ -77,8 +77,10 @@ class GgufFile {
   std::span<const MappedFile> parts() const { return parts_; }
 
  private:
+  GgufFile() = default;
   void add_part(MappedFile file);
   void add_split_parts(const OpenOptions& options);
+  void copy_to_nodes(const OpenOptions& options);
 
   std::vector<MappedFile> parts_;
   Metadata metadata_;

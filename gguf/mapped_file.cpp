@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/open_file.h"
+#include "gguf/read_whole.h"
 #include "gguf/sigbus.h"
 
 namespace tandem {
@@ -79,23 +79,31 @@ void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
   return address;
 }
 
-void read_all(int fd, std::byte* to, size_t n_bytes, const std::string& path) {
-  size_t done = 0;
-  while (done < n_bytes) {
-    const ssize_t n =
-        pread(fd, to + done, std::min<size_t>(n_bytes - done, size_t{1} << 30), static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      throw_error(ErrorCode::io, "{}: reading {} bytes stopped at offset {}: {}", path, n_bytes, done,
-                  n < 0 ? strerror(errno) : "the file ends there");
-    }
-    done += static_cast<size_t>(n);
+// Places the memory of a copy that nothing has touched yet.
+void place(std::byte* bytes, size_t n_bytes, const NodeShares& nodes, std::span<const NodeRange> ranges) {
+  madvise(bytes, n_bytes, MADV_HUGEPAGE);
+  bool placed = interleave(bytes, n_bytes, nodes);
+  for (const NodeRange& range : ranges) {
+    // The file may have changed since its tensors were read.
+    if (range.offset > n_bytes || range.n_bytes > n_bytes - range.offset) continue;
+    placed &= place_on_node(bytes + range.offset, range.n_bytes, range.node_id);
   }
+  if (!placed) log_verbose("the system refuses to place memory on NUMA nodes: {}", strerror(errno));
 }
 
 }  // namespace
 
 MappedFile MappedFile::open(const std::string& path, const OpenOptions& options) {
+  return open_placed(path, options, options.mmap || options.metadata_only, {});
+}
+
+MappedFile MappedFile::copy_to_nodes(const std::string& path, const OpenOptions& options,
+                                     std::span<const NodeRange> ranges) {
+  return open_placed(path, options, false, ranges);
+}
+
+MappedFile MappedFile::open_placed(const std::string& path, const OpenOptions& options, bool map,
+                                   std::span<const NodeRange> ranges) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on a regular file.
   const Descriptor file{open_for_reading(path, O_NONBLOCK)};
   if (file.fd < 0) throw_error(ErrorCode::io, "{}: cannot open: {}", path, strerror(errno));
@@ -105,7 +113,6 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   const size_t n_bytes = mapped.stamp_.n_bytes;
   mapped.holder_.reset(new Holder);
   Holder& holder = *mapped.holder_;
-  const bool map = options.mmap || options.metadata_only;
   holder.address = map ? map_or_throw(n_bytes, MAP_SHARED, file.fd, path)
                        : map_or_throw(n_bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, path);
   holder.n_bytes = n_bytes;
@@ -113,10 +120,11 @@ MappedFile MappedFile::open(const std::string& path, const OpenOptions& options)
   if (map) {
     holder.guard = guard_range(bytes, n_bytes, path);
   } else {
-    read_all(file.fd, bytes, n_bytes, path);
+    if (!ranges.empty()) place(bytes, n_bytes, options.nodes, ranges);
+    read_whole(file.fd, {bytes, n_bytes}, path);
   }
   // A hint, like prefetch(): if the system refuses, only time is lost.
-  if (options.numa && !options.metadata_only) madvise(holder.address, n_bytes, MADV_RANDOM);
+  if (map && options.numa && !options.metadata_only) madvise(holder.address, n_bytes, MADV_RANDOM);
   if (options.mlock && !options.metadata_only && mlock(holder.address, n_bytes) != 0) {
     log_warning("{}: cannot lock {} bytes in memory: {} (see ulimit -l)", path, n_bytes, strerror(errno));
   }

@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 
+#include "base/numa.h"
+
 namespace tandem {
 
 struct OpenOptions {
@@ -21,12 +23,22 @@ struct OpenOptions {
   uint64_t prefetch_limit = UINT64_MAX;  // no read-ahead for models larger than this, in bytes
   bool numa = false;                     // no read-ahead: pages land on the node that first touches them
   bool metadata_only = false;            // tensor data is not read: always mapped, never prefetched or locked
+  // Nodes to copy a model to, unless its files are larger than node_copy_limit: each has its share of the rows of every matrix.
+  NodeShares nodes = {};
+  uint64_t node_copy_limit = UINT64_MAX;  // bytes
+};
+
+// A part of a file that goes to one node when it is copied into memory; the rest is interleaved over all.
+struct NodeRange {
+  uint64_t offset = 0, n_bytes = 0;
+  int node_id = 0;
 };
 
 // What changes when somebody writes to a file or puts another in its place.
 struct FileStamp {
   uint64_t n_bytes = 0;
-  int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of the contents, and of the contents or the file's entry
+  int64_t modified_ns = 0,
+          changed_ns = 0;  // since 1970; of the contents, and of the contents or the file's entry
 };
 
 class MappedFile {
@@ -34,6 +46,9 @@ class MappedFile {
   // Throws Error(io) when `path` cannot be opened or read, Error(bad_file) when it is not a regular file
   // (a FIFO never blocks), Error(out_of_memory) when there is no memory for a copy.
   static MappedFile open(const std::string& path, const OpenOptions& options);
+  // Reads the file into memory, on huge pages where the system grants them, divided over options.nodes. Throws as open() does.
+  static MappedFile copy_to_nodes(const std::string& path, const OpenOptions& options,
+                                  std::span<const NodeRange> ranges);
   // A view of bytes that live elsewhere and outlive the object.
   static MappedFile view(std::span<const std::byte> bytes, const std::string& name);
 
@@ -51,6 +66,8 @@ class MappedFile {
 
  private:
   MappedFile() = default;
+  static MappedFile open_placed(const std::string& path, const OpenOptions& options, bool map,
+                                std::span<const NodeRange> ranges);
   struct Holder;  // unmaps or frees
   struct HolderDelete {
     void operator()(Holder* holder) const;

@@ -34,7 +34,7 @@ ROOMS = {
     "plan": ["model", "exec"],
     "speculate": ["base"],
     "engine": ["plan", "model", "exec", "kv", "text", "sample", "speculate"],
-    "setup": ["engine", "cpu"],
+    "setup": ["engine", "cpu", "sandbox"],
     "capi": ["setup"],
     "tools": ["setup", "sandbox", "ranks"],
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "base/numa.h"
 #include "base/thread_pool.h"
 #include "cpu/kernels.h"
 #include "cpu/observer.h"
@@ -37,6 +38,7 @@ using CompiledOpPtr = std::unique_ptr<CompiledOp>;
 struct CompileContext : SegmentView {
   const Kernels& kernels;
   int n_threads;
+  NodeShares nodes = {};  // of workers, and of the rows of weights in memory
 };
 
 // One per file in ops/.

@@ -17,15 +17,19 @@ class CpuExecutable final : public Executable {
   std::vector<CompiledOpPtr> ops;
 };
 
-// Binds every worker: round robin over the nodes, or all to the current node.
-void bind_workers(ThreadPool& pool, NumaPolicy policy) {
-  const std::vector<std::vector<int>> nodes = numa_nodes();
-  const auto home = static_cast<size_t>(current_numa_node(nodes));
+// Binds workers to nodes in order, as the rows of weights are divided: those that steps of one token use, and then those
+// that only longer steps use.
+void bind_workers(ThreadPool& pool, const NodeShares& nodes, int n_for_one_token) {
   pool.run([&](Worker& worker) {
+    const int i = worker.index(), n_more = pool.n_threads() - n_for_one_token;
     const size_t node =
-        policy == NumaPolicy::isolate ? home : static_cast<size_t>(worker.index()) % nodes.size();
-    bind_thread(nodes[node]);
+        i < n_for_one_token ? nodes.node_of(i, n_for_one_token) : nodes.node_of(i - n_for_one_token, n_more);
+    bind_thread(nodes.node(node).cpus);
   });
+}
+
+void bind_workers(ThreadPool& pool, const NumaNode& node) {
+  pool.run([&](Worker&) { bind_thread(node.cpus); });
 }
 
 class CpuDevice final : public Device {
@@ -38,7 +42,7 @@ class CpuDevice final : public Device {
         observer_(options.observer) {
     n_threads_ = std::min(n_threads_, pool_.n_threads());
     n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
-    if (options.numa != NumaPolicy::anywhere) bind_workers(pool_, options.numa);
+    place_workers(options);
     info_.name = info_.backend = "CPU";
     info_.description = std::string(isa_name(options.isa)) + ", " + std::to_string(n_threads_) + " threads";
     info_.host_memory = true;
@@ -66,6 +70,7 @@ class CpuDevice final : public Device {
 
   DevicePtr alloc(size_t n_bytes) override {
     HostMemory memory(n_bytes);
+    interleave(memory.data(), n_bytes, nodes_);  // the cache, above all: any worker may read any part
     DevicePtr address = memory.data();
     allocations_.emplace(address, std::move(memory));
     return address;
@@ -112,8 +117,19 @@ class CpuDevice final : public Device {
   }
 
  private:
+  void place_workers(const CpuOptions& options) {
+    if (options.numa == NumaPolicy::anywhere) return;
+    std::vector<NumaNode> nodes = options.nodes.empty() ? numa_nodes() : options.nodes;
+    if (options.numa == NumaPolicy::isolate) {
+      bind_workers(pool_, nodes[current_numa_node(nodes)]);
+    } else {
+      nodes_ = NodeShares(std::move(nodes));
+      bind_workers(pool_, nodes_, n_threads_);
+    }
+  }
+
   std::vector<CompiledOpPtr> compile_ops(const Segment& segment) const {
-    return cpu::compile_ops(CompileContext{{segment}, kernels_, pool_.n_threads()});
+    return cpu::compile_ops(CompileContext{{segment}, kernels_, pool_.n_threads(), nodes_});
   }
 
   static size_t shared_bytes_of(const std::vector<CompiledOpPtr>& ops) {
@@ -140,6 +156,7 @@ class CpuDevice final : public Device {
   int n_threads_;
   int n_threads_batch_;
   ThreadPool pool_;
+  NodeShares nodes_;
   ProductObserver observer_;
   DeviceInfo info_;
   std::map<DevicePtr, HostMemory> allocations_;

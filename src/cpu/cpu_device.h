@@ -3,22 +3,27 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "base/numa.h"
 #include "cpu/isa.h"
 #include "cpu/observer.h"
 #include "device/device.h"
 
 namespace tandem::cpu {
 
-// Where the threads run on a machine with several memory nodes.
-enum class NumaPolicy { anywhere, distribute, isolate };  // isolate: on the node where the program started
+// Where the threads run on a machine with several memory nodes: where the system puts them; on all nodes, each with its share
+// of the rows of weights (NodeShares of numa_nodes()), which a copy in memory has there; on the node where the program
+// started.
+enum class NumaPolicy { anywhere, distribute, isolate };
 
 struct CpuOptions {
   int n_threads = 0;        // for steps of one token; 0: physical cores
   int n_threads_batch = 0;  // for longer steps; 0: same as n_threads
   Isa isa = best_isa();
   NumaPolicy numa = NumaPolicy::anywhere;
-  ProductObserver observer;  // may be empty
+  std::vector<NumaNode> nodes = {};  // empty: those of the machine
+  ProductObserver observer;          // may be empty
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

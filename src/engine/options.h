@@ -28,15 +28,18 @@ struct ModelOptions {
   ModelPart part = ModelPart::main;
 };
 
-enum class Numa { none, distribute, isolate, numactl };
+// Where threads run on a machine of several memory nodes. distribute: on all, each with its rows of the weights, which are
+// copied into its memory. isolate: on the node where the program started. numactl: where numactl put them. automatic:
+// distribute, where several nodes and no GPU are seen, otherwise where the system puts them, as with none.
+enum class Numa { automatic, none, distribute, isolate, numactl };
 
 // For the program that creates the devices.
 struct DeviceOptions {
   int32_t n_threads = -1;        // for steps of one token, -1: one per physical core
   int32_t n_threads_batch = -1;  // for longer steps, -1: as n_threads
-  Numa numa = Numa::none;        // where threads run; numactl: where numactl put them
-  std::string isa;               // instruction set of the CPU's kernels, a name of cpu/isa.h; empty: the best
-  bool no_gpus = false;          // use the CPU only
+  Numa numa = Numa::automatic;
+  std::string isa;       // instruction set of the CPU's kernels, a name of cpu/isa.h; empty: the best
+  bool no_gpus = false;  // use the CPU only
   std::vector<std::string> gpus;  // by name, in this order; empty: all
 };
 

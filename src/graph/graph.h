@@ -22,8 +22,8 @@ struct ShapeClass {
   int64_t n_deferred = 0;  // of a token's experts, those of the lowest rank, whose sum joins one layer later
   int64_t n_ctx = 0;  // maximum length of a sequence: some models use other RoPE factors when it is large
   LatentForm latent_form = LatentForm::cheaper;
-  bool keeps_hidden = false;             // a step returns what it made of every token, Graph::hidden
-  std::vector<KvRotation> kv_rotations;  // of each layer's cache; empty: none is rotated
+  bool keeps_hidden = false;                  // a step returns what it made of every token, Graph::hidden
+  std::vector<KvRotation> kv_rotations = {};  // of each layer's cache; empty: none is rotated
 
   KvRotation kv_rotation(int layer) const {
     return kv_rotations.empty() ? KvRotation{} : kv_rotations[layer];

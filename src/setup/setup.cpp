@@ -4,10 +4,12 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/numa.h"
 #include "cpu/cpu_device.h"
 #include "cpu/host_memory.h"
 #include "plan/disk_rate.h"
 #include "plan/rates.h"
+#include "sandbox/system_files.h"
 
 namespace tandem {
 namespace {
@@ -19,6 +21,21 @@ cpu::Isa chosen_isa(const DeviceOptions& options) {
   return name == nullptr || *name == '\0' ? cpu::best_isa() : cpu::supported_isa(name, "TANDEM_ISA: ");
 }
 
+size_t memory_for_weights(const OffloadOptions& options) {
+  return options.budgets.max_ram.value_or(cpu::host_memory_info().free_bytes);
+}
+
+// A model is copied into memory of several nodes if it takes no more of it: the rest is for the cache, and for the file's
+// own pages while they are read.
+constexpr double kCopiedShare = 0.8;
+
+// Whether threads and weights are divided over the nodes. A process that numactl, a container or a batch system has put on one
+// node sees only that one.
+bool distributes(const DeviceOptions& options) {
+  if (options.numa != Numa::automatic) return options.numa == Numa::distribute;
+  return numa_nodes().size() > 1 && !sandbox::has_gpu_driver();
+}
+
 }  // namespace
 
 std::unique_ptr<Device> make_cpu(const DeviceOptions& options, cpu::ProductObserver observer) {
@@ -26,8 +43,7 @@ std::unique_ptr<Device> make_cpu(const DeviceOptions& options, cpu::ProductObser
   cpu_options.n_threads = options.n_threads > 0 ? options.n_threads : 0;
   cpu_options.n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : 0;
   cpu_options.isa = chosen_isa(options);
-  // With numactl, threads stay where it put them.
-  if (options.numa == Numa::distribute) cpu_options.numa = cpu::NumaPolicy::distribute;
+  if (distributes(options)) cpu_options.numa = cpu::NumaPolicy::distribute;
   if (options.numa == Numa::isolate) cpu_options.numa = cpu::NumaPolicy::isolate;
   cpu_options.observer = std::move(observer);
   return cpu::make_cpu_device(cpu_options);
@@ -57,14 +73,19 @@ std::vector<Device*> pointers(const std::vector<std::unique_ptr<Device>>& device
 }
 
 size_t most_to_read_ahead(const OffloadOptions& options) {
-  if (options.disk == Toggle::off) return SIZE_MAX;
-  return options.budgets.max_ram.value_or(cpu::host_memory_info().free_bytes);
+  return options.disk == Toggle::off ? SIZE_MAX : memory_for_weights(options);
 }
 
 std::unique_ptr<Model> open_model(EngineOptions& options) {
   check_options(options);
   options.model.open.prefetch_limit = most_to_read_ahead(options.offload);
-  options.model.open.numa = options.devices.numa != Numa::none;
+  OpenOptions& open = options.model.open;
+  open.numa = options.devices.numa != Numa::none && options.devices.numa != Numa::automatic;
+  if (distributes(options.devices) && options.offload.disk != Toggle::on) {
+    open.nodes = NodeShares(numa_nodes());
+    open.node_copy_limit =
+        static_cast<uint64_t>(kCopiedShare * static_cast<double>(memory_for_weights(options.offload)));
+  }
   return Model::load(options.model);
 }
 

@@ -55,9 +55,9 @@ class OpRunner {
     return reinterpret_cast<float*>(addresses_[static_cast<size_t>(graph_.tensor(id).storage)]);
   }
 
-  CompileContext context(const Kernels& kernels, int n_threads) {
+  CompileContext context(const Kernels& kernels, int n_threads, NodeShares nodes = {}) {
     segment_ = Segment{&graph_, {}, addresses_, {}};
-    return CompileContext{{segment_}, kernels, n_threads};
+    return CompileContext{{segment_}, kernels, n_threads, std::move(nodes)};
   }
 
   static void run(const CompiledOp& op, int n_threads, const StepShape& shape) {
@@ -127,7 +127,10 @@ TEST_P(CompiledOps, LinearGroupSharesInputAndNotEncoding) {
     SCOPED_TRACE(n);
     std::vector<std::vector<float>> first;
     for (int n_threads : {1, 2, 3}) {
-      const CompiledOpPtr op = compile_linear(runner.context(kernels(GetParam()), n_threads), nodes);
+      NodeShares memory_nodes;
+      if (n_threads == 3) memory_nodes = NodeShares({{0, {0, 1}}, {1, {2}}, {2, {3, 4}}});
+      const CompiledOpPtr op =
+          compile_linear(runner.context(kernels(GetParam()), n_threads, memory_nodes), nodes);
       for (TensorId y : {yq, yk, yv, yf}) std::fill_n(runner.values(y), kMax * graph.tensor(y).n_cols, -5.0f);
       OpRunner::run(*op, n_threads, {n, 0});
       std::vector<std::vector<float>> got;

@@ -116,7 +116,7 @@ TEST(DidYouMean, OptionsCommandsAndValues) {
             "unknown option '--ctx-sise'; did you mean '--ctx-size'?");
   EXPECT_EQ(refusal({"rnu", "-m", "x.gguf"}), "unknown command 'rnu'; did you mean 'run'?");
   EXPECT_EQ(refusal({"run", "x.gguf", "--numa", "isolat"}),
-            "--numa: 'isolat' is none of distribute, isolate, numactl; did you mean 'isolate'?");
+            "--numa: 'isolat' is none of auto, distribute, isolate, numactl, off; did you mean 'isolate'?");
   EXPECT_EQ(refusal({"batch", "--system-prompt", "x"}), "unknown option '--system-prompt'; chat has it");
   EXPECT_EQ(refusal({"run", "-=x"}), "unknown option '-'");  // no name, only a dash
   EXPECT_EQ(refusal({"run", "--=x"}), "unknown option '--'");

@@ -99,7 +99,7 @@ TEST(Options, DefaultsMatchLlamaCpp) {
   EXPECT_EQ(e.flash_attention, Toggle::automatic);
   EXPECT_EQ(e.engine.devices.n_threads, -1);
   EXPECT_EQ(e.engine.devices.n_threads_batch, -1);
-  EXPECT_EQ(e.engine.devices.numa, Numa::none);
+  EXPECT_EQ(e.engine.devices.numa, Numa::automatic);
   EXPECT_EQ(e.text.n_predict, -1);
   EXPECT_EQ(e.text.keep, 0);
   EXPECT_TRUE(e.text.escape);
@@ -191,6 +191,7 @@ TEST(Options, BareFormsAndTheirValues) {
   EXPECT_EQ(between.flash_attention, Toggle::on);
   EXPECT_EQ(between.engine.context.n_ctx, 8);
   EXPECT_EQ(parse({"--numa"}).engine.devices.numa, Numa::distribute);
+  EXPECT_EQ(parse({"--numa", "off"}).engine.devices.numa, Numa::none);
   EXPECT_EQ(parse({"--numa", "isolate"}).engine.devices.numa, Numa::isolate);
   EXPECT_EQ(parse({"--numa", "numactl"}).engine.devices.numa, Numa::numactl);
   EXPECT_EQ(parse({}).engine.devices.isa, "");
@@ -442,7 +443,7 @@ TEST(Options, RefusalsSayWhatAndWhy) {
   EXPECT_EQ(refusal({"-ctk", "q2_k"}),
             "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl");
   EXPECT_EQ(refusal({"-fa", "maybe"}), "--flash-attn: 'maybe' is none of on, off, auto");
-  EXPECT_EQ(refusal({"--numa", "x"}), "--numa: 'x' is none of distribute, isolate, numactl");
+  EXPECT_EQ(refusal({"--numa", "x"}), "--numa: 'x' is none of auto, distribute, isolate, numactl, off");
   EXPECT_EQ(refusal({"-c"}), "-c needs a value");
   EXPECT_EQ(refusal({"-ub"}), "--ubatch-size needs a value");
   EXPECT_EQ(refusal({"--nope"}), "unknown option '--nope'");

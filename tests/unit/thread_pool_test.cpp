@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <random>
-#include <set>
 #include <thread>
-
-#include "base/numa.h"
 
 namespace tandem {
 namespace {
@@ -105,18 +102,6 @@ TEST(ThreadPool, AWorkerAloneDoesAllAndWaitsForNobody) {
   });
   EXPECT_EQ(done, std::vector<int>(50, 1));
   EXPECT_EQ(pool.n_barriers(), 2u);  // of the loop, and at the end of the run
-}
-
-TEST(Numa, EveryProcessorBelongsToOneNodeAndThreadsCanBeBound) {
-  const auto nodes = numa_nodes();
-  ASSERT_FALSE(nodes.empty());
-  std::set<int> seen;
-  for (const auto& node : nodes) {
-    for (int cpu : node) EXPECT_TRUE(seen.insert(cpu).second) << cpu;
-  }
-  EXPECT_GE(static_cast<int>(seen.size()), physical_core_count());
-  EXPECT_LT(static_cast<size_t>(current_numa_node(nodes)), nodes.size());
-  std::thread([&] { EXPECT_TRUE(bind_thread(nodes[0])); }).join();
 }
 
 TEST(ThreadPool, PhysicalCoresAreAtLeastOne) {

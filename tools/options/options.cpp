@@ -160,14 +160,18 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
       .group(group);
   integer(app, "--threads-batch", o.n_threads_batch, -1, "threads for prompts, -1: as --threads")
       .group(group);
-  bare_choice(
-      app, "--numa", "distribute|isolate|numactl", "distribute",
-      "spread threads over all memory nodes, stay on one, or keep what numactl set",
-      [&o](const std::string& value) {
-        o.numa = one_of<Numa>(
-            "--numa", value,
-            {{"distribute", Numa::distribute}, {"isolate", Numa::isolate}, {"numactl", Numa::numactl}});
-      })
+  bare_choice(app, "--numa", "auto|distribute|isolate|numactl|off", "distribute",
+              "on a machine of several memory nodes: divide threads and weights over all (which copies the "
+              "model into memory), "
+              "stay on one node, or keep what numactl set (default: auto: distribute, where there is no GPU)",
+              [&o](const std::string& value) {
+                o.numa = one_of<Numa>("--numa", value,
+                                      {{"auto", Numa::automatic},
+                                       {"distribute", Numa::distribute},
+                                       {"isolate", Numa::isolate},
+                                       {"numactl", Numa::numactl},
+                                       {"off", Numa::none}});
+              })
       .group(group);
   text(app, "--isa", o.isa, "scalar|avx2|avx_vnni|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
        "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")

@@ -1,6 +1,7 @@
 // linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
 // once; the strips of all weights form one list of items, so small matrices fill the idle time behind large
-// ones and the op ends with a single barrier.
+// ones and the op ends with a single barrier. On a machine of several memory nodes, each node's workers begin with the rows
+// that its memory has.
 #include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
 
@@ -16,9 +17,13 @@ struct Product {
 
 class CompiledLinear : public CompiledOp {
  public:
-  CompiledLinear(const LinearKernels& kernels, const float* x, EncodedInput input,
+  CompiledLinear(const CompileContext& context, const float* x, EncodedInput input,
                  std::vector<Product> products)
-      : kernels_(kernels), x_(x), input_(std::move(input)), products_(std::move(products)) {}
+      : kernels_(context.kernels.linear),
+        nodes_(context.nodes),
+        x_(x),
+        input_(std::move(input)),
+        products_(std::move(products)) {}
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
     const int64_t n = row_count(products_[0].extent, products_[0].fixed_rows, context.shape);
@@ -30,21 +35,17 @@ class CompiledLinear : public CompiledOp {
     if (n == 0) return;
     const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
     std::byte* scratch = context.scratch + input_.private_bytes();
+    const auto count = [&](size_t i) { return items(products_[i], n, worker).count; };
     int64_t n_items = 0;
-    for (const Product& p : products_) n_items += items(p, n, worker).count;
-    worker.for_each(n_items, [&](int64_t item) {
-      for (const Product& p : products_) {
-        const Items split = items(p, n, worker);
-        if (item >= split.count) {
-          item -= split.count;
-          continue;
-        }
-        LinearCall call = p.call;
-        call.n = n;
-        call.x = input_.at(x, call.dtype, n);
-        kernels_.multiply(call, item * split.rows, std::min((item + 1) * split.rows, call.m), scratch);
-        return;
-      }
+    for (size_t i = 0; i < products_.size(); ++i) n_items += count(i);
+    worker.for_each(n_items, [&](int64_t number) {
+      const ListItem item = item_by_node(nodes_, products_.size(), count, number);
+      const Product& p = products_[item.list];
+      const int64_t rows = items(p, n, worker).rows;
+      LinearCall call = p.call;
+      call.n = n;
+      call.x = input_.at(x, call.dtype, n);
+      kernels_.multiply(call, item.index * rows, std::min((item.index + 1) * rows, call.m), scratch);
     });
   }
 
@@ -58,6 +59,7 @@ class CompiledLinear : public CompiledOp {
   }
 
   const LinearKernels& kernels_;
+  const NodeShares nodes_;
   const float* x_;  // [n, k]
   EncodedInput input_;
   std::vector<Product> products_;
@@ -100,7 +102,7 @@ CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int3
   EncodedInput input(kernels, context.address(x_id), x.n_cols, x.n_rows, dtypes, std::move(norm));
   const size_t shared_bytes = input.shared_bytes(), scratch_bytes = input.private_bytes() + multiply_bytes;
   auto compiled =
-      std::make_unique<CompiledLinear>(kernels, context.address(x_id), std::move(input), std::move(products));
+      std::make_unique<CompiledLinear>(context, context.address(x_id), std::move(input), std::move(products));
   compiled->shared_bytes = shared_bytes;
   compiled->scratch_bytes = scratch_bytes;
   return compiled;

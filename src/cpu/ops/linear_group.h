@@ -58,6 +58,28 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers);
 
+// An item of one of several lists.
+struct ListItem {
+  size_t list;
+  int64_t index;
+};
+
+// Puts the items of n_lists lists in one order: first the part of every list that belongs to the first node, then that of the
+// second. So strips of the rows of several weights go to workers whose node has them. count(i): items of list i. Returns the
+// item with this number, which is less than the sum of the counts.
+template <class Count>
+ListItem item_by_node(const NodeShares& nodes, size_t n_lists, Count count, int64_t number) {
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    for (size_t list = 0; list < n_lists; ++list) {
+      const int64_t n = count(list), begin = nodes.begin(node, n), n_here = nodes.begin(node + 1, n) - begin;
+      if (number < n_here) return {list, begin + number};
+      number -= n_here;
+    }
+  }
+  TANDEM_CHECK(!"an item of every number below the sum");
+  return {};
+}
+
 inline size_t align64(size_t n) {
   return (n + 63) & ~size_t{63};
 }
