@@ -7,7 +7,7 @@
 //
 // multiply() computes a range of weight rows for all tokens of a step. It chooses the method by n: dot
 // products while weights stream from memory (decode, small batches), or unpacking a strip of weight rows into
-// interleaved panels in cache, then a blocked product over all tokens (prefill). The result of a row does not
+// interleaved panels in cache, then a blocked product over all tokens (prefill). The result of a row and a token does not
 // depend on the range it is computed in, so results do not depend on the number of threads.
 #pragma once
 
@@ -29,6 +29,11 @@ struct LinearCall {
   const float* bias = nullptr;      // [m] or null
   const float* residual = nullptr;  // [n, ld_residual] or null; may be y itself
   int64_t ld_residual = 0;
+  // The tokens to compute, if not all n: multiples of encode_granularity(dtype, n), or the end. A product of few tokens
+  // (encode_granularity() >= n) always computes all.
+  int64_t token0 = 0, token1 = INT64_MAX;
+
+  int64_t end_token() const { return token1 < n ? token1 : n; }
 };
 
 struct LinearKernels {
@@ -54,7 +59,7 @@ struct LinearKernels {
   int64_t (*row_granularity)(DType dtype, int64_t n, int64_t m, int64_t k);
   // Scratch bytes per thread for multiply.
   size_t (*scratch_bytes)(DType dtype, int64_t n, int64_t k);
-  // Computes rows [row0, row1) of W for all n tokens. scratch is 64-byte aligned.
+  // Computes rows [row0, row1) of W for the call's tokens. scratch is 64-byte aligned.
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 

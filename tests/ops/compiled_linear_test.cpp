@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cpu/compiled_op.h"
+#include "cpu/ops/linear_group.h"
 #include "gguf/quants.h"
 #include "graph/builder.h"
 
@@ -154,6 +155,42 @@ TEST_P(CompiledOps, LinearGroupSharesInputAndNotEncoding) {
       for (int64_t j = n * m; j < kMax * m; ++j)
         ASSERT_EQ(first[i][static_cast<size_t>(j)], -5.0f) << "past the op";
     }
+  }
+}
+
+// Many threads and many tokens: items have a part of both.
+TEST_P(CompiledOps, ManyThreadsDivideRowsAndTokens) {
+  constexpr int64_t kMax = 430, k = 256;
+  std::uniform_int_distribution<int64_t> any_rows(1, 300), any_tokens(190, kMax);
+  for (int round = 0; round < 3; ++round) {
+    TestWeight a(DType::Q4_K, any_rows(rng), k, rng), c(DType::Q8_0, any_rows(rng), k, rng),
+        f(DType::F16, any_rows(rng), k, rng), up(DType::Q6_K, a.weight.n_rows, k, rng);
+    TestWeight table(DType::F32, 4, k, rng);
+    GraphBuilder b(ShapeClass{kMax, kMax, 1, 1});
+    const TensorId x = b.embed(&table.weight);
+    const TensorId ya = b.linear(x, &a.weight), yc = b.linear(x, &c.weight), yf = b.linear(x, &f.weight);
+    const TensorId h = b.glu(x, Activation::silu, &a.weight, &up.weight);
+    const Graph graph = b.finish(b.gather_outputs(h));
+    OpRunner runner(graph);
+    fill(runner.values(x), kMax * k, rng);
+    const int64_t n = any_tokens(rng);
+    SCOPED_TRACE(format("{} tokens, {}, {}, {} rows", n, a.weight.n_rows, c.weight.n_rows, f.weight.n_rows));
+    const Kernels& table_of_kernels = kernels(GetParam());
+    const auto run = [&](int n_threads) {
+      const CompileContext context = runner.context(table_of_kernels, n_threads);
+      const std::vector<int32_t> nodes{1, 2, 3};
+      std::vector<float> all;
+      for (TensorId y : {ya, yc, yf, h}) std::fill_n(runner.values(y), kMax * graph.tensor(y).n_cols, -5.0f);
+      OpRunner::run(*compile_linear(context, nodes), n_threads, {n, 0});
+      OpRunner::run(*compile(context, graph.nodes[4], std::get<GluOp>(graph.nodes[4].op)), n_threads, {n, 0});
+      for (TensorId y : {ya, yc, yf, h})
+        all.insert(all.end(), runner.values(y), runner.values(y) + kMax * graph.tensor(y).n_cols);
+      return all;
+    };
+    EXPECT_EQ(run(40), run(1));
+    const ProductItems items = divide_product(table_of_kernels.linear, DType::Q4_K, n, 300, k, 40);
+    EXPECT_GT(items.n_tokens, 1);
+    EXPECT_GE(items.rows, 16);
   }
 }
 

@@ -120,13 +120,17 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
 }
 
 TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
-  for (int64_t n : {1, 3, 9, 30, 79}) {
+  for (int64_t n : {1, 3, 9, 30, 79, 200}) {
     SCOPED_TRACE(n);
-    const Problem p(dtype(), n, 147, 4 * block(), rng);
+    const Problem p(dtype(), n, n < 100 ? 147 : 83, 4 * block(), rng);
     const std::vector<float> whole = multiply(kernels(), p, Extra::residual_in_place);
     for (int64_t rows : {1, 40, 64}) {
       const std::vector<float> parts = multiply(kernels(), p, Extra::residual_in_place, rows);
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0) << rows << " rows at once";
+    }
+    for (int64_t tokens : {1, 25, 64}) {
+      const std::vector<float> parts = multiply(kernels(), p, Extra::residual_in_place, 64, tokens);
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0) << tokens << " tokens at once";
     }
   }
 }

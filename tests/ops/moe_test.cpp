@@ -124,8 +124,10 @@ void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
       g.moe_route(tl, c.route, c.bias ? &w_bias : nullptr, c.expert_scale ? &w_scale : nullptr);
   const TensorId y = g.moe_ffn(
       tx, route, MoeFfnParams{E, c.route.n_used, has_gate ? Activation::silu : Activation::relu2},
-      one_matrix ? &w_gate_up : has_gate ? &w_gate : nullptr, one_matrix ? nullptr : &w_up, &w_down,
-      c.residual ? tr : kNoTensor,
+      one_matrix ? &w_gate_up
+      : has_gate ? &w_gate
+                 : nullptr,
+      one_matrix ? nullptr : &w_up, &w_down, c.residual ? tr : kNoTensor,
       c.bias ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias} : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 

@@ -87,9 +87,9 @@ struct Problem {
 
 enum class Extra { none, bias, residual, both, residual_in_place };
 
-// Rows handed out `rows_at_once` at a time (rounded up to the kernels' granularity); 0: all at once.
+// Rows handed out `rows_at_once` at a time (rounded up to the kernels' granularity), and likewise tokens; 0: all at once.
 inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& p, Extra extra = Extra::none,
-                                   int64_t rows_at_once = 0) {
+                                   int64_t rows_at_once = 0, int64_t tokens_at_once = 0) {
   AlignedBytes encoded(kernels.encoded_bytes(p.dtype, p.n, p.k)),
       scratch(kernels.scratch_bytes(p.dtype, p.n, p.k));
   const int64_t tokens = kernels.encode_granularity(p.dtype, p.n);
@@ -114,7 +114,13 @@ inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& 
   }
   const int64_t step = kernels.row_granularity(p.dtype, p.n, p.m, p.k);
   const int64_t rows = rows_at_once == 0 ? p.m : (rows_at_once + step - 1) / step * step;
-  for (int64_t r = 0; r < p.m; r += rows) kernels.multiply(call, r, std::min(r + rows, p.m), scratch.p);
+  const int64_t part = tokens_at_once == 0 ? p.n : (tokens_at_once + tokens - 1) / tokens * tokens;
+  for (int64_t r = 0; r < p.m; r += rows) {
+    for (call.token0 = 0; call.token0 < p.n; call.token0 += part) {
+      call.token1 = std::min(call.token0 + part, p.n);
+      kernels.multiply(call, r, std::min(r + rows, p.m), scratch.p);
+    }
+  }
   return y;
 }
 

@@ -197,8 +197,8 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
   TANDEM_CHECK(format != nullptr);
   const TileScope tiles;
   const GroupProduct product(call, *format, scratch);
-  for (int64_t token = 0; token < call.n; token += kTokensAtOnce) {
-    const int64_t token1 = min64(token + kTokensAtOnce, call.n);
+  for (int64_t token = call.token0; token < call.end_token(); token += kTokensAtOnce) {
+    const int64_t token1 = min64(token + kTokensAtOnce, call.end_token());
     for (int64_t row = row0; row < row1; row += kGroupRows) {
       product.run(row, min64(row + kGroupRows, row1), token, token1);
     }

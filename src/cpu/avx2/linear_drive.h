@@ -16,10 +16,11 @@ TANDEM_INLINE float plus_addends(const LinearCall& call, int64_t token, int64_t 
   return y;
 }
 
-// Calls fn.template operator()<T>(first) over the tokens, T being Most or what is left at the end.
+// Calls fn.template operator()<T>(first) over the tokens of the call, T being Most or what is left at the end.
 template <int Most, class Fn>
-TANDEM_INLINE void for_tokens(int64_t n, Fn&& fn) {
-  int64_t t = 0;
+TANDEM_INLINE void for_tokens(const LinearCall& call, Fn&& fn) {
+  const int64_t n = call.end_token();
+  int64_t t = call.token0;
   for (; t + Most <= n; t += Most) fn.template operator()<Most>(t);
   const auto rest = [&]<int T>(auto&& self) {
     if constexpr (T > 0) {
@@ -37,7 +38,7 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1) {
   const size_t stride = Kernel::row_bytes(call.k);
   for (int64_t row = row0; row < row1; ++row) {
     const std::byte* w = call.w + static_cast<size_t>(row) * stride;
-    for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
+    for_tokens<Kernel::most_tokens>(call, [&]<int T>(int64_t t0) {
       ActToken tokens[T];
       float sums[T];
       for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);
@@ -117,7 +118,7 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
       const Chunks place =
           ends ? (k0 == 0 ? Chunks::only : Chunks::last) : (k0 == 0 ? Chunks::first : Chunks::middle);
       Kernel::pack(strip, k0, columns, chunk);
-      for_tokens<Kernel::most_tokens>(call.n, [&]<int T>(int64_t t0) {
+      for_tokens<Kernel::most_tokens>(call, [&]<int T>(int64_t t0) {
         ActToken tokens[T];
         for (int t = 0; t < T; ++t) tokens[t] = act_token(call.x, at, t0 + t);
         __m256 sums[2][T];

@@ -275,8 +275,8 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
         f.unpack(chunks.at(first + s * kStrip, u), panel_of(s) + u * f.shape.unit_vectors());
       }
     }
-    for (int64_t token0 = 0; token0 < call.n; token0 += T) {
-      const int64_t tokens = min64(T, call.n - token0);
+    for (int64_t token0 = call.token0; token0 < call.end_token(); token0 += T) {
+      const int64_t tokens = min64(T, call.end_token() - token0);
       TileArgs args{};
       derive(f.shape, layout, call.x + 4 * token0 * layout.token_words(), tokens, derived, args);
       args.acc = acc;

@@ -95,7 +95,8 @@ constexpr DotRows dot_by_tokens[kDotGroup + 1] = {nullptr, dot_rows<dtype, R, 1>
 template <DType dtype>
 void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   const auto rows = [&](const DotRows* kernels, int64_t r) {
-    for (int64_t t = 0; t < call.n; t += kDotGroup) kernels[min64(kDotGroup, call.n - t)](call, r, t);
+    for (int64_t t = call.token0; t < call.end_token(); t += kDotGroup)
+      kernels[min64(kDotGroup, call.end_token() - t)](call, r, t);
   };
   int64_t r = row0;
   for (; r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
@@ -199,8 +200,8 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
       unpack_strip<dtype>(call.w + static_cast<size_t>(r) * stride, stride, call.m - r, call.k,
                           panels + s * n_columns);
     }
-    for (int64_t token0 = 0; token0 < call.n; token0 += T) {
-      const int64_t tokens = min64(T, call.n - token0);
+    for (int64_t token0 = call.token0; token0 < call.end_token(); token0 += T) {
+      const int64_t tokens = min64(T, call.end_token() - token0);
       const TileKernel kernel =
           n_strips == 1 ? kTileKernels<1>.by_tokens[tokens] : kTileKernels<2>.by_tokens[tokens];
       kernel(reinterpret_cast<const __m512*>(panels), static_cast<size_t>(n_columns), x + token0 * n_columns,

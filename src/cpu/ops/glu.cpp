@@ -37,12 +37,15 @@ class CompiledGlu : public CompiledOp {
     std::byte* scratch = context.scratch + input_.private_bytes();
     float* gate = reinterpret_cast<float*>(scratch + multiply_bytes_);
     float* up = gate + n * kMaxStripRows;
-    const int64_t m = gate_.m, strip = strip_rows(n, worker.count());
-    worker.for_each((m + strip - 1) / strip, [&](int64_t item) {
-      const int64_t row0 = item * strip, rows = std::min(strip, m - row0);
-      multiply_strip(gate_, encoded, n, row0, rows, gate, scratch);
-      multiply_strip(up_, encoded, n, row0, rows, up, scratch);
-      for (int64_t t = 0; t < n; ++t) {
+    const int64_t m = gate_.m;
+    const ProductItems items = divide(n, worker.count());
+    worker.for_each(items.count(), [&](int64_t item) {
+      LinearCall part;
+      const auto [row0, row1] = items.select(item, part);
+      const int64_t rows = row1 - row0;
+      multiply_strip(gate_, encoded, n, part, row0, rows, gate, scratch);
+      multiply_strip(up_, encoded, n, part, row0, rows, up, scratch);
+      for (int64_t t = part.token0; t < part.token1; ++t) {
         kernels_.rows.glu(activation_, gate + t * kMaxStripRows, up + t * kMaxStripRows, y_ + t * m + row0,
                           rows);
       }
@@ -53,21 +56,27 @@ class CompiledGlu : public CompiledOp {
   std::array<const Weight*, 2> weights = {};  // gate and up
 
  private:
-  // Returns a strip size that both weights' kernels accept; granularities are powers of two.
-  int64_t strip_rows(int64_t n, int n_workers) const {
+  // Strips that both weights' kernels accept; granularities are powers of two.
+  ProductItems divide(int64_t n, int n_workers) const {
     const LinearKernels& k = kernels_.linear;
-    const int64_t rows = std::max(rows_per_item(k, gate_.dtype, n, gate_.m, gate_.k, n_workers),
-                                  rows_per_item(k, up_.dtype, n, up_.m, up_.k, n_workers));
+    ProductItems a = divide_product(k, gate_.dtype, n, gate_.m, gate_.k, n_workers);
+    const ProductItems b = divide_product(k, up_.dtype, n, up_.m, up_.k, n_workers);
     const int64_t step = std::max(k.row_granularity(gate_.dtype, n, gate_.m, gate_.k),
                                   k.row_granularity(up_.dtype, n, up_.m, up_.k));
     TANDEM_CHECK(step <= kMaxStripRows);
-    return std::min(rows, kMaxStripRows) / step * step;
+    a.rows = std::min(std::max(a.rows, b.rows), kMaxStripRows) / step * step;
+    a.n_rows = (gate_.m + a.rows - 1) / a.rows;
+    // Parts of the tokens that both accept too: those of the same length.
+    if (a.tokens != b.tokens) a.tokens = n, a.n_tokens = 1;
+    return a;
   }
 
-  // Computes the strip as a product of its own: y is [n, kMaxStripRows].
-  void multiply_strip(const LinearCall& whole, const std::byte* encoded, int64_t n, int64_t row0,
-                      int64_t rows, float* y, std::byte* scratch) const {
+  // Computes the strip as a product of its own, for the tokens of `part`: y is [n, kMaxStripRows].
+  void multiply_strip(const LinearCall& whole, const std::byte* encoded, int64_t n, const LinearCall& part,
+                      int64_t row0, int64_t rows, float* y, std::byte* scratch) const {
     LinearCall call = whole;
+    call.token0 = part.token0;
+    call.token1 = part.token1;
     call.w += row_bytes(call.dtype, call.k) * static_cast<size_t>(row0);
     if (call.bias) call.bias += row0;
     call.n = n;

@@ -1,6 +1,6 @@
 // linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
 // once; the strips of all weights form one list of items, so small matrices fill the idle time behind large
-// ones and the op ends with a single barrier. On a machine of several memory nodes, each node's workers begin with the rows
+// ones and the op ends with a single barrier. With many tokens on many threads an item has a part of them. On a machine of several memory nodes, each node's workers begin with the rows
 // that its memory has.
 #include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
@@ -35,29 +35,24 @@ class CompiledLinear : public CompiledOp {
     if (n == 0) return;
     const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
     std::byte* scratch = context.scratch + input_.private_bytes();
-    const auto count = [&](size_t i) { return items(products_[i], n, worker).count; };
+    const auto items = [&](size_t i) {
+      const LinearCall& call = products_[i].call;
+      return divide_product(kernels_, call.dtype, n, call.m, call.k, worker.count());
+    };
+    const auto count = [&](size_t i) { return items(i).count(); };
     int64_t n_items = 0;
     for (size_t i = 0; i < products_.size(); ++i) n_items += count(i);
     worker.for_each(n_items, [&](int64_t number) {
       const ListItem item = item_by_node(nodes_, products_.size(), count, number);
-      const Product& p = products_[item.list];
-      const int64_t rows = items(p, n, worker).rows;
-      LinearCall call = p.call;
+      LinearCall call = products_[item.list].call;
       call.n = n;
       call.x = input_.at(x, call.dtype, n);
-      kernels_.multiply(call, item.index * rows, std::min((item.index + 1) * rows, call.m), scratch);
+      const auto [row0, row1] = items(item.list).select(item.index, call);
+      kernels_.multiply(call, row0, row1, scratch);
     });
   }
 
  private:
-  struct Items {
-    int64_t rows, count;
-  };
-  Items items(const Product& p, int64_t n, const Worker& worker) const {
-    const int64_t rows = rows_per_item(kernels_, p.call.dtype, n, p.call.m, p.call.k, worker.count());
-    return {rows, (p.call.m + rows - 1) / rows};
-  }
-
   const LinearKernels& kernels_;
   const NodeShares nodes_;
   const float* x_;  // [n, k]

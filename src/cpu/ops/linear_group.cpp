@@ -87,19 +87,42 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
   return align64(bytes);
 }
 
+namespace {
+
+constexpr int64_t kManyTokens = 64;
+constexpr int64_t kItemsPerWorker = 8;
+
+}  // namespace
+
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers) {
   constexpr int64_t kItemBytes =
       256 << 10;  // of weights: long, because the first chunks of an item are not prefetched
-  constexpr int64_t kManyTokens = 64;
   constexpr int64_t kItemRows = 256;  // with many tokens: each item reads all of them
-  constexpr int64_t kItemsPerWorker = 8;
   const int64_t step = kernels.row_granularity(dtype, n, m, k);
   const int64_t bytes_per_step = static_cast<int64_t>(row_bytes(dtype, k)) * step;
   const int64_t long_enough = (kItemBytes + bytes_per_step - 1) / bytes_per_step;
   const int64_t enough = n < kManyTokens ? long_enough : std::max(long_enough, kItemRows / step);
   const int64_t balanced = m / (step * kItemsPerWorker * n_workers);
   return step * std::max<int64_t>(1, std::min(enough, balanced));
+}
+
+ProductItems divide_product(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+                            int n_workers) {
+  constexpr int64_t kLeastRows = 64;    // the kernels for many tokens unpack so many at once
+  constexpr int64_t kLeastTokens = 96;  // unpacking takes as long as a few tokens, and each part does it anew
+  ProductItems items{rows_per_item(kernels, dtype, n, m, k, n_workers), n, 0, 1, m, n};
+  const int64_t rows = std::min(kLeastRows, (m + 15) / 16 * 16);
+  if (items.rows < rows && n >= 2 * kLeastTokens) {
+    // As many parts as make up for the higher strips.
+    const int64_t n_parts = std::min((rows + items.rows - 1) / items.rows, n / kLeastTokens);
+    const int64_t step = kernels.encode_granularity(dtype, n);
+    items.rows = std::min(rows, items.rows * n_parts);
+    items.tokens = ((n + n_parts - 1) / n_parts + step - 1) / step * step;
+    items.n_tokens = (n + items.tokens - 1) / items.tokens;
+  }
+  items.n_rows = (m + items.rows - 1) / items.rows;
+  return items;
 }
 
 }  // namespace tandem::cpu

@@ -2,7 +2,9 @@
 // weight rows per item of work.
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cpu/compiled_op.h"
@@ -57,6 +59,26 @@ size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_
 // together.
 int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                       int n_workers);
+
+// How a product of n tokens with a weight [m, k] is divided into items: strips of rows and, where there are many tokens but
+// not rows enough for all workers, parts of the tokens, so that an item still has a strip of some height: it reads each
+// token's activations once for all its rows.
+struct ProductItems {
+  int64_t rows, tokens;      // of an item; the last ones may have less
+  int64_t n_rows, n_tokens;  // items along each
+  int64_t m, n;
+
+  int64_t count() const { return n_rows * n_tokens; }
+  // Sets the tokens of item i and returns its rows. Items of the same rows follow each other.
+  std::pair<int64_t, int64_t> select(int64_t i, LinearCall& call) const {
+    const int64_t row = i / n_tokens * rows, token = i % n_tokens * tokens;
+    call.token0 = token;
+    call.token1 = std::min(token + tokens, n);
+    return {row, std::min(row + rows, m)};
+  }
+};
+ProductItems divide_product(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+                            int n_workers);
 
 // An item of one of several lists.
 struct ListItem {

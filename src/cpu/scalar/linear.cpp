@@ -120,7 +120,7 @@ void multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scr
   float* w = reinterpret_cast<float*>(scratch);  // [k]
   for (int64_t r = row0; r < row1; ++r) {
     dequantize(call.w + static_cast<size_t>(r) * w_stride, w, call.k);
-    for (int64_t t = 0; t < call.n; ++t) {
+    for (int64_t t = call.token0; t < call.end_token(); ++t) {
       float y = static_cast<float>(dot(w, call.x + static_cast<size_t>(t) * x_stride, block, call.k));
       if (call.bias) y += call.bias[r];
       if (call.residual) y += call.residual[t * call.ld_residual + r];
