@@ -96,14 +96,16 @@ TEST_F(GpuDevice, SmallCopiesKeepTheirOrder) {
   constexpr size_t kBytes = 4099;
   const DevicePtr a = device_->alloc(kBytes), b = device_->alloc(kBytes);
   for (int round = 0; round < 20; ++round) {
-    std::vector<std::byte> expected = random_bytes(kBytes), back(kBytes), copied(kBytes);
-    device_->copy_in(a, expected.data(), kBytes);
+    const std::vector<std::byte> first = random_bytes(kBytes);
+    std::vector<std::byte> expected = first, back(kBytes), copied(kBytes);
+    std::vector<std::vector<std::byte>> parts;  // in use until the device has reached them
+    device_->copy_in(a, first.data(), kBytes);
     for (int i = 0; i < 40; ++i) {
       const size_t at = static_cast<size_t>(random_.below(kBytes)),
                    n = 1 + static_cast<size_t>(random_.below(static_cast<int64_t>(kBytes - at)));
-      const std::vector<std::byte> part = random_bytes(n);
-      device_->copy_in(a + at, part.data(), n);
-      std::copy(part.begin(), part.end(), expected.begin() + static_cast<ptrdiff_t>(at));
+      parts.push_back(random_bytes(n));
+      device_->copy_in(a + at, parts.back().data(), n);
+      std::ranges::copy(parts.back(), expected.begin() + static_cast<ptrdiff_t>(at));
     }
     device_->copy_within(b, a, kBytes);
     const std::vector<std::byte> later = random_bytes(kBytes);
