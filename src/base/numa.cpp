@@ -49,22 +49,30 @@ bool set_policy(void* address, size_t n_bytes, int policy, const std::vector<int
 
 }  // namespace
 
+const std::vector<int>& process_cpus() {
+  static const std::vector<int> cpus = [] {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_SET(0, &allowed);
+    std::vector<int> list;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) list.push_back(cpu);
+    }
+    return list;
+  }();
+  return cpus;
+}
+
 std::vector<NumaNode> numa_nodes(const std::string& folder) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {{0, {0}}};
+  const std::vector<int>& allowed = process_cpus();
   std::vector<NumaNode> nodes;
   for (const int id : read_list(folder + "/online")) {
     NumaNode node{id, read_list(folder + "/node" + std::to_string(id) + "/cpulist")};
-    std::erase_if(node.cpus, [&](int cpu) { return !CPU_ISSET(cpu, &allowed); });
+    std::erase_if(node.cpus, [&](int cpu) { return !std::ranges::binary_search(allowed, cpu); });
     if (!node.cpus.empty()) nodes.push_back(std::move(node));
   }
-  if (!nodes.empty()) return nodes;
-  NumaNode all;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &allowed)) all.cpus.push_back(cpu);
-  }
-  return {all};
+  if (nodes.empty()) nodes.push_back({0, allowed});
+  return nodes;
 }
 
 size_t current_numa_node(const std::vector<NumaNode>& nodes) {
@@ -75,6 +83,7 @@ size_t current_numa_node(const std::vector<NumaNode>& nodes) {
 }
 
 bool bind_thread(const std::vector<int>& cpus) {
+  process_cpus();  // as they are before
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int cpu : cpus) CPU_SET(cpu, &set);

@@ -10,6 +10,10 @@
 
 namespace tandem {
 
+// Returns the processors that the process may run on, as they were before bind_thread() was first called: a bound thread, and
+// those that it starts, may use fewer.
+const std::vector<int>& process_cpus();
+
 struct NumaNode {
   int id = 0;             // the system's number
   std::vector<int> cpus;  // that this process may run on; not empty

@@ -8,13 +8,14 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/numa.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kActiveBits = 12;
 constexpr int kMaxThreads = 512;
-constexpr unsigned kMaxThreadsPerCpu = 4;  // with more threads than this per processor, waiting does not spin
+constexpr size_t kMaxThreadsPerCpu = 4;  // with more threads than this per processor, waiting does not spin
 static_assert(kMaxThreads < 1 << kActiveBits);
 constexpr int kGroup = 8;       // workers that arrive at a barrier together
 constexpr int kMaxVictims = 8;  // workers from which one takes items
@@ -115,8 +116,7 @@ int64_t Worker::claim_from(int worker) {
 
 ThreadPool::ThreadPool(int n_threads)
     : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
-      oversubscribed_(static_cast<unsigned>(n_threads_) >
-                      kMaxThreadsPerCpu * std::max(1u, std::thread::hardware_concurrency())),
+      oversubscribed_(static_cast<size_t>(n_threads_) > kMaxThreadsPerCpu * process_cpus().size()),
       items_(static_cast<size_t>(n_threads_)),
       arrived_(static_cast<size_t>((n_threads_ + kGroup - 1) / kGroup)) {
   try {
@@ -188,12 +188,8 @@ void ThreadPool::worker_main(int index) {
 }
 
 int physical_core_count() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
   std::set<std::pair<int, int>> cores;  // (package, core)
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
+  for (const int cpu : process_cpus()) {
     int ids[2] = {0, cpu};
     const char* names[2] = {"physical_package_id", "core_id"};
     for (int i = 0; i < 2; ++i) {

@@ -29,7 +29,14 @@ TEST(Numa, EveryProcessorBelongsToOneNodeAndThreadsCanBeBound) {
   }
   EXPECT_GE(static_cast<int>(seen.size()), physical_core_count());
   EXPECT_LT(current_numa_node(nodes), nodes.size());
-  std::thread([&] { EXPECT_TRUE(bind_thread(nodes[0].cpus)); }).join();
+  // A bound thread still knows them all.
+  std::thread([&] {
+    EXPECT_TRUE(bind_thread({nodes[0].cpus[0]}));
+    EXPECT_EQ(numa_nodes().size(), nodes.size());
+    EXPECT_THAT(numa_nodes()[0].cpus, testing::ElementsAreArray(nodes[0].cpus));
+    EXPECT_GE(static_cast<int>(seen.size()), physical_core_count());
+    EXPECT_THAT(process_cpus(), testing::ElementsAreArray(seen));
+  }).join();
 }
 
 // A machine whose files say that it has four nodes, one of them with memory alone.

@@ -150,6 +150,7 @@ Option report_format(CLI::App& app, const char* names, const char* shown_default
 void add_placement_options(CLI::App& app, BenchSettings& settings) {
   add_offload_options(app, settings.engine, settings.explain);
   for (const char* name : {"--n-gpu-layers", "--no-kv-offload"}) remove_option(app, name);
+  add_numa_option(app, settings.engine.devices, "Parameters");
   choice(app, "--kv-rotate", "on|off|auto", "rotate heads before they are cached; auto: those of 4-bit types",
          "off",
          [&settings](const std::string& value) {

@@ -160,6 +160,13 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
       .group(group);
   integer(app, "--threads-batch", o.n_threads_batch, -1, "threads for prompts, -1: as --threads")
       .group(group);
+  add_numa_option(app, o, group);
+  text(app, "--isa", o.isa, "scalar|avx2|avx_vnni|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
+       "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")
+      .group(group);
+}
+
+void add_numa_option(CLI::App& app, DeviceOptions& o, const char* group) {
   bare_choice(app, "--numa", "auto|distribute|isolate|numactl|off", "distribute",
               "on a machine of several memory nodes: divide threads and weights over all (which copies the "
               "model into memory), "
@@ -172,9 +179,6 @@ void add_thread_options(CLI::App& app, DeviceOptions& o) {
                                        {"numactl", Numa::numactl},
                                        {"off", Numa::none}});
               })
-      .group(group);
-  text(app, "--isa", o.isa, "scalar|avx2|avx_vnni|avx512|avx512_vnni|avx512_vbmi|avx512_bf16|avx512_amx",
-       "instruction set of the CPU's kernels, for comparison (default: the best that the machine has)")
       .group(group);
 }
 

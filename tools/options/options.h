@@ -46,6 +46,7 @@ void add_model_options(CLI::App& app, CommandOptions& options);
 void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
 void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);
+void add_numa_option(CLI::App& app, DeviceOptions& options, const char* group);
 // Reports options without effect in a verbose message, and warns of more threads than processors.
 void note_no_effect(const CommandOptions& options);
 // Warns of more threads than processors.
