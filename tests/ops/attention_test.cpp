@@ -411,6 +411,26 @@ TEST(Attention, LongContextsAreSplitAndMerged) {
   }
 }
 
+// The long text is cut into chunks that are merged, short ones are not, and one tile has several queries.
+TEST(Attention, ALongTextAmongManyShortOnes) {
+  Random random;
+  for (const DType dtype : {DType::F16, DType::Q8_0}) {
+    Case c;
+    c.n_head = 4;
+    c.n_head_kv = 2;
+    c.k_dtype = c.v_dtype = dtype;
+    c.block_size = 32;
+    c.lengths.clear();
+    for (int64_t i = 0; i < 70; ++i) c.lengths.push_back(1 + random.below(40));
+    c.lengths[33] = 3000 + random.below(100);
+    c.sinks = true;
+    check_all_isas(random, c, "decode");
+    for (const int64_t n : c.lengths) c.tokens.push_back({static_cast<int32_t>(n - 1)});
+    c.tokens[33] = range(static_cast<int32_t>(c.lengths[33]) - 5, static_cast<int32_t>(c.lengths[33]));
+    check_all_isas(random, c, "several tokens of the long text");
+  }
+}
+
 TEST(Attention, AWholePrompt) {
   Random random;
   Case c;

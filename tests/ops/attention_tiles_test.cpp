@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/checked.h"
 #include "ops/row_harness.h"
 
 namespace tandem::cpu {
@@ -59,20 +60,24 @@ void check(Random& random) {
   const AttentionWork work = divide_attention(in, parts, order.data(), tiles.data());
 
   std::set<int32_t> seen_tokens;
-  int64_t items = 0;
+  int64_t items = 0, all_positions = 0;
+  for (const AttentionTile& tile : work.tiles) all_positions += in.n_slots * (tile.kv_end - tile.kv_begin);
   std::map<int64_t, int64_t> partial_rows;  // first row -> rows
   for (const AttentionTile& tile : work.tiles) {
     ASSERT_LE(tile.rows(parts), 64);
     ASSERT_EQ(tile.first_item, items);
     ASSERT_EQ(tile.kv_begin % in.block_size, 0);
     ASSERT_EQ(tile.chunk % in.block_size, 0);
-    if (tile.n_chunks > 1) {
+    // No item reads much more than one in 128 of all, but for 256 positions.
+    const int64_t longest = std::min(tile.chunk, tile.kv_end - tile.kv_begin);
+    ASSERT_LT(longest, std::max<int64_t>(256, ceil_div(all_positions, 128)) + in.block_size);
+    if (tile.split()) {
       ASSERT_GE(tile.n_chunks * tile.chunk, tile.kv_end - tile.kv_begin);
       ASSERT_LT((tile.n_chunks - 1) * tile.chunk, tile.kv_end - tile.kv_begin);
     }
     items += in.n_slots * tile.n_chunks;
     for (int64_t i = tile.first_item; i < items; ++i) ASSERT_EQ(&work.tile_of_item(i), &tile);
-    partial_rows[tile.first_partial_row] = in.n_slots * tile.n_chunks * tile.rows(parts);
+    if (tile.split()) partial_rows[tile.first_partial_row] = in.n_slots * tile.n_chunks * tile.rows(parts);
     for (int64_t i = tile.first; i < tile.first + tile.n_tokens; ++i) {
       const size_t token = static_cast<size_t>(work.order[static_cast<size_t>(i)]);
       ASSERT_TRUE(seen_tokens.insert(static_cast<int32_t>(token)).second);
@@ -90,9 +95,8 @@ void check(Random& random) {
     ASSERT_EQ(first, next_row);
     next_row += rows;
   }
-  if (work.split) {
-    ASSERT_LE(next_row, max_partial_rows(parts, in.n_slots, max_tokens, max_positions));
-  }
+  ASSERT_EQ(work.split, !partial_rows.empty());
+  ASSERT_LE(next_row, max_partial_rows(parts, in.n_slots, max_tokens, max_positions));
 }
 
 TEST(AttentionTiles, CoverEverythingOnceAndFit) {
@@ -117,6 +121,30 @@ TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {
   EXPECT_FALSE(prefill.split);
   EXPECT_EQ(prefill.n_items, 4 * 64);
   EXPECT_EQ(prefill.tile_of_item(0).kv_end, 512);  // the most expensive first
+}
+
+// One text of 32768 tokens among short ones: its positions are cut, so that none of 64 workers waits for another.
+TEST(AttentionTiles, ALongTextIsSplitAtAnyBatchSize) {
+  const AttentionParams op{32, 8, 64, 64};
+  const HeadParts parts(op, 64);
+  for (const size_t n_sequences : {1, 2, 15, 16, 17, 64, 300}) {
+    SCOPED_TRACE(testing::Message() << n_sequences << " sequences");
+    std::vector<int32_t> positions(n_sequences, 99), sequences(n_sequences), order(n_sequences);
+    for (size_t i = 0; i < n_sequences; ++i) sequences[i] = static_cast<int32_t>(i);
+    positions[n_sequences / 2] = 32767;
+    std::vector<AttentionTile> tiles(n_sequences);
+    const AttentionWork work =
+        divide_attention({positions, sequences, 8, 32, 0}, parts, order.data(), tiles.data());
+    int64_t n_split = 0, all = 0, longest = 0;
+    for (const AttentionTile& tile : work.tiles) {
+      n_split += tile.split();
+      all += 8 * (tile.kv_end - tile.kv_begin);
+      longest = std::max(longest, std::min(tile.chunk, tile.kv_end - tile.kv_begin));
+    }
+    EXPECT_EQ(n_split, 1) << "short texts are whole";
+    EXPECT_LE(longest, all / 128 + 32);
+    EXPECT_GE(work.n_items, 64);
+  }
 }
 
 }  // namespace

@@ -11,11 +11,6 @@ namespace {
 constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
 
-// Maximum chunks per tile for a given number of (tile, slot) pairs.
-int64_t chunk_limit(int64_t n_pairs) {
-  return n_pairs >= kWantedItems ? 1 : ceil_div(kWantedItems, n_pairs);
-}
-
 void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   const auto before = [&](int32_t a, int32_t b) {
@@ -51,6 +46,10 @@ AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::
   return tile;
 }
 
+int64_t length_of(const AttentionTile& tile) {
+  return std::max<int64_t>(0, tile.kv_end - tile.kv_begin);
+}
+
 }  // namespace
 
 HeadParts::HeadParts(const AttentionParams& op, int64_t max_queries) {
@@ -80,30 +79,32 @@ AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts
   work.tiles = {tile_memory, static_cast<size_t>(n_tiles)};
   std::reverse(work.tiles.begin(), work.tiles.end());  // later positions see more
 
-  const int64_t most_chunks = n_tiles == 0 ? 1 : chunk_limit(n_tiles * in.n_slots);
+  int64_t total = 0;  // positions that are read, of all slots
+  for (const AttentionTile& tile : work.tiles) total += in.n_slots * length_of(tile);
+  const auto chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(total, kWantedItems)));
   int64_t partial_row = 0;
   for (AttentionTile& tile : work.tiles) {
-    const int64_t length = std::max<int64_t>(0, tile.kv_end - tile.kv_begin);
-    const size_t chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(length, most_chunks)));
     tile.chunk = static_cast<int64_t>(align_up(chunk, static_cast<size_t>(in.block_size)));
-    if (most_chunks > 1) tile.n_chunks = std::max<int64_t>(1, ceil_div(length, tile.chunk));
+    tile.n_chunks = std::max<int64_t>(1, ceil_div(length_of(tile), tile.chunk));
     tile.first_item = work.n_items;
-    tile.first_partial_row = partial_row;
     work.n_items += in.n_slots * tile.n_chunks;
+    if (!tile.split()) continue;
+    tile.first_partial_row = partial_row;
     partial_row += in.n_slots * tile.n_chunks * tile.rows(parts);
-    work.split |= tile.n_chunks > 1;
+    work.split = true;
   }
   return work;
 }
 
 const AttentionTile& AttentionWork::tile_of_token(int64_t i) const {
-  return *std::find_if(tiles.begin(), tiles.end(), [&](const AttentionTile& t) { return t.first <= i; });
+  return *std::partition_point(tiles.begin(), tiles.end(),
+                               [&](const AttentionTile& t) { return t.first > i; });
 }
 
 int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions) {
   if (max_positions <= kMinChunk) return 0;
-  // Only steps with fewer than kWantedItems (tile, slot) pairs are cut, each pair into at most kWantedItems /
-  // pairs + 1 chunks.
+  // Of pairs of a tile and a slot, only those that read more than one in kWantedItems of all positions are cut, so there
+  // are fewer than kWantedItems. Their chunks are as many as that goes into all positions, and at most one more of each pair.
   const int64_t tile_rows = std::min(max_tokens, parts.tokens) * parts.heads;
   const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
   return std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));

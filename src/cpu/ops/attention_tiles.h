@@ -1,10 +1,10 @@
 // How the attention of a step is cut into items for workers.
 //
 // Tokens are ordered by sequence and position; consecutive tokens of one sequence form a tile, so its rows
-// (tokens x query heads of one key-value head) share each read of the cache. When that gives few items
-// (decode), the cached positions of a tile are cut into chunks, and their results are merged afterwards. The
-// division does not depend on the number of workers, so neither do results. Every worker computes the same
-// division itself; nothing is allocated.
+// (tokens x query heads of one key-value head) share each read of the cache. No item reads more than a small part of all
+// that the step reads: the positions of a tile that is longer are cut into chunks, whose results are merged afterwards. So
+// one long text among many short ones keeps all workers busy, as a single one does. The division does not depend on the
+// number of workers, so neither do results. Every worker computes the same division itself; nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,9 @@ struct AttentionTile {
   int64_t kv_begin = 0, kv_end = 0;  // positions that its tokens see
   int64_t chunk = 0, n_chunks = 1;   // positions per chunk
   int64_t first_item = 0;            // items of a tile: [slot = head part][chunk]
-  int64_t first_partial_row = 0;     // partial rows: [slot][chunk][rows of the tile]
+  int64_t first_partial_row = 0;     // if split; partial rows: [slot][chunk][rows of the tile]
 
+  bool split() const { return n_chunks > 1; }
   int64_t rows(const HeadParts& parts) const { return n_tokens * parts.heads; }
 };
 
@@ -41,7 +42,7 @@ struct AttentionWork {
   std::span<int32_t> order;        // [n_tokens] token indices
   std::span<AttentionTile> tiles;  // ascending first_item, descending first: the most expensive come first
   int64_t n_items = 0;
-  bool split = false;  // some tile has more than one chunk: results are partial and need merging
+  bool split = false;  // some tile is
 
   const AttentionTile& tile_of_item(int64_t item) const;
   const AttentionTile& tile_of_token(int64_t i) const;  // i: place in the token order

@@ -73,7 +73,7 @@ void CacheAttention::run(Worker& worker, const AttentionTensors& t, std::byte* s
     const AttentionTile& tile = work.tile_of_item(item);
     const int64_t slot = (item - tile.first_item) / tile.n_chunks;
     const int64_t chunk = (item - tile.first_item) % tile.n_chunks;
-    attend(t, work, tile, slot, chunk, local, work.split ? &partials : nullptr, scratch);
+    attend(t, work, tile, slot, chunk, local, tile.split() ? &partials : nullptr, scratch);
   });
   if (!work.split) return;
   for_each_row(worker, n_slots_ * t.n_tokens, 8 * parts_.heads * op_.head_dim_v,
@@ -112,7 +112,7 @@ std::span<const int32_t> CacheAttention::hot_from() const {
   return {hot_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
 }
 
-// Computes one item: into the shared partial sums if the step is split, else directly to y.
+// Computes one item: into the shared partial sums if its tile is split, else directly to y.
 void CacheAttention::attend(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile,
                             int64_t slot, int64_t chunk, const Local& local, const Partials* partials,
                             std::byte* scratch) const {
@@ -149,10 +149,11 @@ int64_t CacheAttention::partial_row(const AttentionTile& tile, int64_t slot, int
   return tile.first_partial_row + (slot * tile.n_chunks + chunk) * tile.rows(parts_);
 }
 
-// Merges all heads of a slot for the i-th token of the order.
+// Merges all heads of a slot for the i-th token of the order, if its tile is split.
 void CacheAttention::merge(const AttentionTensors& t, const AttentionWork& work, int64_t slot, int64_t i,
                            const Partials& partials) const {
   const AttentionTile& tile = work.tile_of_token(i);
+  if (!tile.split()) return;
   const int64_t n_heads = head_count(slot);
   for (int64_t h = 0; h < n_heads; ++h) {
     const int64_t row = partial_row(tile, slot, 0) + (i - tile.first) * n_heads + h;
