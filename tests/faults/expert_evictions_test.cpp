@@ -6,40 +6,23 @@
 #include <utility>
 
 #include "support/expert_rig.h"
+#include "support/forwarding_device.h"
 
 namespace tandem {
 namespace {
 
 // A simulated device that fetches as if a run had not been given to it yet that has.
-class LateDevice final : public Device {
+class LateDevice final : public test::ForwardingDevice {
  public:
-  const DeviceInfo& info() const override { return sim_.info(); }
-  std::string why_unsupported(const Graph& graph, const Node& node) const override {
-    return sim_.why_unsupported(graph, node);
-  }
-  DTypeSupport dtype_support(DType dtype) const override { return sim_.dtype_support(dtype); }
-  MemoryInfo memory_info() const override { return sim_.memory_info(); }
-  size_t weight_bytes(const Weight& weight) const override { return sim_.weight_bytes(weight); }
-  size_t scratch_bytes(const Segment& segment) const override { return sim_.scratch_bytes(segment); }
-  DevicePtr alloc(size_t n_bytes) override { return sim_.alloc(n_bytes); }
-  void free(DevicePtr address) override { sim_.free(address); }
-  void upload(DevicePtr to, const Weight& weight) override { sim_.upload(to, weight); }
-  void copy_in(DevicePtr to, const void* from, size_t n_bytes) override { sim_.copy_in(to, from, n_bytes); }
-  void copy_out(void* to, DevicePtr from, size_t n_bytes) override { sim_.copy_out(to, from, n_bytes); }
-  void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override {
-    sim_.copy_within(to, from, n_bytes);
-  }
-  Event record() override { return sim_.record(); }
-  void wait(Event event) override { sim_.wait(event); }
+  LateDevice() : ForwardingDevice(std::make_unique<test::SimDevice>(test::SimOptions{})) {}
+
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {
     late_.push_back({to, weight, after});
     return 0;
   }
-  void join(Event fetched) override { sim_.join(fetched); }
-  std::unique_ptr<Executable> compile(const Segment& segment) override { return sim_.compile(segment); }
   void run(Executable& executable, const StepShape& shape) override {
-    sim_.run(executable, shape);
-    for (const Fetch& f : std::exchange(late_, {})) sim_.fetch(f.to, f.weight, f.after);
+    ForwardingDevice::run(executable, shape);
+    for (const Fetch& f : std::exchange(late_, {})) ForwardingDevice::fetch(f.to, f.weight, f.after);
   }
 
  private:
@@ -48,7 +31,6 @@ class LateDevice final : public Device {
     const Weight& weight;
     Event after;
   };
-  test::SimDevice sim_{{}};
   std::vector<Fetch> late_;
 };
 
