@@ -6,17 +6,20 @@ policies, and draws the hit rates as an SVG.
     scripts/expert_report.py trace.txt -o hits.svg --gpu-output slots.svg
     scripts/expert_report.py --self-test
 
-The first table is of one cache of all layers, in host memory. Policies: least recently used, which tandem has in host memory; least frequently used, with counts that halve every 256 steps
-(which it has on GPUs, in each layer for itself) or of the whole run; and the best possible, which evicts the expert whose
-next use is farthest away. Two lines are predicted, with Che's approximation for a
-least-recently-used cache, as `tandem plan` does: from how often the trace uses each expert, and from Zipf's law. All caches
-start empty, and are shared by all layers. Steps of more than 16 tokens are left out: they pass through.
+The first table is of one cache of all layers, in host memory. Policies: least recently used, which tandem has in host
+memory; least frequently used, with counts that halve every 256 steps (which it has on GPUs, in each layer for itself) or of
+the whole run; and the best possible, which evicts the expert whose next use is farthest away. Two lines are predicted, with
+Che's approximation for a least-recently-used cache, as `tandem plan` does: from how often the trace uses each expert, and
+from Zipf's law. All caches start empty, and are shared by all layers. Steps of more than 16 tokens are left out: they pass
+through.
 
 The second table is of a GPU's slots, as src/exec/expert_cache.cpp fills them: so many in each layer, and in every step one
 expert at most is brought to a layer (--kept), because the bus carries no more beside. Policies: least recently used; least
 frequently used with counts that halve every 256 steps; and the same with the router's look-ahead: what the next layer's
-router would choose for a layer's input is brought before that layer asks for it, and stays till then. Beside each hit rate
-are the experts brought for each layer and step. "right" is the share of the guesses that the layer then chooses.
+router would choose for a layer's input is brought before that layer asks for it, and stays till then. Each cell has the
+share found, the experts brought for each layer and step, and those that are read from host memory then: brought, or missing
+and computed by the CPU. A step takes as long as these reads where the bandwidth of host memory limits it, so the policy with
+the fewest is the best, and it is the default. "right" is the share of the guesses that the layer then chooses.
 """
 
 import argparse
@@ -165,7 +168,7 @@ class Slots:
 
 
 def slots_rate(uses, guesses, n_slots, policy, kept):
-    """The share of the uses found, and the experts brought for each (step, layer)."""
+    """The share of the uses found, and the experts brought and read from host memory for each (step, layer)."""
     layers = sorted({layer for keys in uses for layer, _ in keys})
     following = dict(zip(layers, layers[1:]))
     slots = {layer: Slots(n_slots, policy) for layer in layers}
@@ -178,7 +181,7 @@ def slots_rate(uses, guesses, n_slots, policy, kept):
         n_used, n_found, n_brought = n_used + len(keys), n_found + found, n_brought + brought
         if policy == "ahead" and guessed and layer in following:
             n_brought += slots[following[layer]].look_ahead(guessed, kept)
-    return n_found / n_used, n_brought / len(uses)
+    return n_found / n_used, n_brought / len(uses), (n_used - n_found + n_brought) / len(uses)
 
 
 def right_guesses(uses, guesses):
@@ -198,6 +201,13 @@ def slots_curves(model, uses, guesses, kept):
     return {name: [slots_rate(uses, guesses, n, policy, kept) for n in slots] for policy, name in names.items()}
 
 
+def fewest_reads(of_slots):
+    """The policies, each with the number of rows in which it reads least from host memory; rows without room for all."""
+    rows = [i for i, share in enumerate(SHARES) if share < 1]
+    best = [min(of_slots, key=lambda name: of_slots[name][i][2]) for i in rows]
+    return ", ".join(f"{name} in {best.count(name)} of {len(rows)} rows" for name in of_slots)
+
+
 def che(probabilities, n_slots):
     """The hit rate of a least-recently-used cache where each step uses each expert with its own probability."""
     if n_slots >= len(probabilities):
@@ -212,17 +222,39 @@ def che(probabilities, n_slots):
     return sum(p * used(p, max(0, low - 0.5)) for p in probabilities) / sum(probabilities)
 
 
-def curves(model, uses):
-    layers = sorted({layer for keys in uses for layer, _ in keys})
-    n_experts = len(layers) * model["n_expert"]
+def counts_of(uses):
+    """Layers, and how often each expert of them is used."""
     counts = {}
     for keys in uses:
         for key in keys:
             counts[key] = counts.get(key, 0) + 1
+    return sorted({layer for keys in uses for layer, _ in keys}), counts
+
+
+def zipf_law(model):
+    """The probability of each expert of a layer that a token chooses it."""
+    law = [r ** -ZIPF for r in range(1, model["n_expert"] + 1)]
+    return [min(1, p * model["n_expert_used"] / sum(law)) for p in law]
+
+
+def predicted_slots(model, uses):
+    """Of a GPU's slots, as `tandem plan` predicts: they have the experts used most of each layer."""
+    layers, counts = counts_of(uses)
+    traced = [sorted((counts.get((layer, e), 0.5) for e in range(model["n_expert"])), reverse=True) for layer in layers]
+    slots = [max(1, round(share * model["n_expert"])) for share in SHARES]
+    total, law = sum(map(sum, traced)), zipf_law(model)
+    return {
+        "predicted from the trace": [sum(sum(p[:n]) for p in traced) / total for n in slots],
+        f"predicted, Zipf {ZIPF}": [sum(law[:n]) / sum(law) for n in slots],
+    }
+
+
+def curves(model, uses):
+    layers, counts = counts_of(uses)
+    n_experts = len(layers) * model["n_expert"]
     n_steps = len(uses) / max(1, len(layers))
     traced = [counts.get((layer, e), 0.5) / n_steps for layer in layers for e in range(model["n_expert"])]
-    law = [r ** -ZIPF for r in range(1, model["n_expert"] + 1)]
-    zipf = [min(1, p * model["n_expert_used"] / sum(law)) for p in law] * len(layers)
+    zipf = zipf_law(model) * len(layers)
     slots = [max(1, round(share * n_experts)) for share in SHARES]
     return {
         "best possible": [hit_rate(uses, n, farthest(uses)) for n in slots],
@@ -273,10 +305,13 @@ def self_test():
     lines = curves(model, uses)
     assert lines["least recently used"][-1] == 0.6 and svg(lines, "t").count("<polyline") == len(lines)
     assert guesses == [[]] * len(order)
+    # The most used one has 5 of 10 uses, and both of the next 2.
+    assert predicted_slots(model, uses)["predicted from the trace"][0] == 0.5
+    assert predicted_slots(model, uses)["predicted from the trace"][-1] == 1
     # One slot: always the last one; frequent: 0 stays when it has been used more often.
     assert slots_rate(uses, guesses, 1, "recent", 1)[0] == 0
     assert slots_rate(uses, guesses, 1, "frequent", 1)[0] == 0.3
-    assert slots_rate(uses, guesses, 4, "recent", 1) == (0.6, 0.4)
+    assert slots_rate(uses, guesses, 4, "recent", 1) == (0.6, 0.4, 0.8)
     assert slots_rate(uses, guesses, 4, "recent", 0.5)[0] == 0.2  # every other step may bring one
     # Two layers, the second chooses at random, and the first knows what: one slot is enough.
     known = [f"{layer} {e if layer else 0}:1" + ("" if layer else f" > {e}") for e in order for layer in (0, 1)]
@@ -307,15 +342,17 @@ def main():
     print("|---|" + "---|" * len(lines))
     for i, share in enumerate(SHARES):
         print(f"| {share:.1%} | " + " | ".join(f"{rates[i]:.1%}" for rates in lines.values()) + " |")
-    of_slots = slots_curves(model, uses, guesses, args.kept)
-    print(f"\n| slots of a layer | {' | '.join(of_slots)} |\n|---|" + "---|" * len(of_slots))
+    of_slots, predicted = slots_curves(model, uses, guesses, args.kept), predicted_slots(model, uses)
+    print(f"\n| slots of a layer | {' | '.join([*of_slots, *predicted])} |\n|---|" + "---|" * (len(of_slots) + len(predicted)))
     for i, share in enumerate(SHARES):
-        print(f"| {share:.1%} | " + " | ".join(f"{c[i][0]:.1%}, {c[i][1]:.2f}" for c in of_slots.values()) + " |")
-    print(f"\nguesses of the next layer's experts: {right_guesses(uses, guesses):.1%} right")
+        cells = [f"{c[i][0]:.1%}, {c[i][1]:.2f}, {c[i][2]:.2f}" for c in of_slots.values()]
+        print(f"| {share:.1%} | " + " | ".join(cells + [f"{c[i]:.1%}" for c in predicted.values()]) + " |")
+    print(f"\nfewest reads of host memory: {fewest_reads(of_slots)}")
+    print(f"guesses of the next layer's experts: {right_guesses(uses, guesses):.1%} right")
     title = f"{model['architecture']}, {model['n_layer']} layers, {model['n_expert_used']} of {model['n_expert']} experts"
     if args.gpu_output:
-        rates = {name: [rate for rate, _ in curve] for name, curve in of_slots.items()}
-        pathlib.Path(args.gpu_output).write_text(svg(rates, title, "a layer's experts in slots of a GPU"), encoding="utf-8")
+        rates = {name: [rate for rate, *_ in curve] for name, curve in of_slots.items()}
+        pathlib.Path(args.gpu_output).write_text(svg({**rates, **predicted}, title, "a layer's experts in slots of a GPU"), encoding="utf-8")
     if args.output:
         pathlib.Path(args.output).write_text(svg(lines, title), encoding="utf-8")
 

@@ -4,7 +4,8 @@ weights under several limits of GPU memory.
 
     scripts/offload_report.py BUILD [--models 8B,70B] [--vram 4,8,16,24] [--scratch FOLDER] [--cpu] [--check]
                               [--limit SECONDS] [--json FILE]
-    scripts/offload_report.py BUILD --mixtures [--models gpt-oss-120b]
+    scripts/offload_report.py BUILD --mixtures [--models gpt-oss-120b] [--vram 8,16,24,32] [--ram 32,64,128]
+    scripts/offload_report.py BUILD --mixtures --measure [--cpu] [--scratch FOLDER]
 
 A model is 8B, 70B (Llama 3.1), a shape of `tandem synth` (tinyllama-1.1b; tinyllama-1.1b:4 is its first four layers), or
 a GGUF file. Models (5 and 43 GB) are written one at a time to a temporary folder in BUILD; with --scratch they are kept
@@ -22,8 +23,9 @@ Without a GPU, or with --cpu, only the host's row is measured, for tinyllama-1.1
 the exit code is 1 if a prediction is off by more than --tolerance. tinyllama-1.1b:4 is quicker to write, but runs faster
 than predicted if caches hold part of its 150 MB.
 
---mixtures: predictions alone, of mixtures under 8 to 32 GiB of GPU memory and 32 to 128 GiB of the host's, beside published
-figures (mixture_rows.py says of which machine).
+--mixtures: predictions of mixtures under 8 to 32 GiB of GPU memory and 32 to 128 GiB of the host's, beside published figures
+(mixture_rows.py says of which machine). With --measure, those for this machine beside what it does, of models that are written
+as above, with routers that use experts by Zipf's law; with --cpu without a GPU.
 """
 
 import argparse
@@ -40,7 +42,7 @@ import gpu_steps
 import mixture_rows
 
 SHAPES = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
-BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "F16": 16.0, "F32": 32.0}  # per weight
+BITS = {"Q4_0": 4.6, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q8_0": 8.6, "MXFP4_MOE": 4.4, "F16": 16.0, "F32": 32.0}  # per weight
 GIB = 2**30
 OUT_OF_MEMORY = 4  # exit code
 HEADER = ("model", "max VRAM", "placement", "ubatch", "prefill t/s", "measured", "off", "of bound", "decode t/s", "measured",
@@ -85,24 +87,25 @@ class Tandem:
                    "-r", self.arguments.repetitions, *options]
         return json.loads(run(command, self.limit))
 
-    def estimated_bytes(self, spec):
+    def estimated_bytes(self, spec, file_type):
         """The estimated file size of a shape."""
         shape, _, layers = spec.partition(":")
         found = re.search(rf"^\s+{re.escape(shape)}\s+([\d.]+) B weights, (\d+) layers", run([self.program, "synth", "--list"]), re.M)
         if not found:
             raise Failed(2, f"{shape} is not a shape of `tandem synth` and not a file")
         share = int(layers) / int(found[2]) if layers else 1
-        return float(found[1]) * 1e9 * BITS.get(self.arguments.type, 16.0) / 8 * (0.2 + 0.8 * share if layers else 1)
+        return float(found[1]) * 1e9 * BITS.get(file_type, 16.0) / 8 * (0.2 + 0.8 * share if layers else 1)
 
-    def synthesize(self, spec, folder):
-        path = folder / f"{spec.replace(':', '-')}-{self.arguments.type}.gguf"
+    def synthesize(self, spec, folder, file_type=None, more=()):
+        file_type = file_type or self.arguments.type
+        path = folder / f"{'-'.join([spec.replace(':', '-'), file_type, *map(str, more)])}.gguf"
         if path.exists():
             return path
-        needed, free = self.estimated_bytes(spec) * 1.02, shutil.disk_usage(folder).free
+        needed, free = self.estimated_bytes(spec, file_type) * 1.02, shutil.disk_usage(folder).free
         if needed + GIB > free:
             raise Failed(OUT_OF_MEMORY, f"its file needs {needed / 1e9:.0f} GB of disk space, {free / 1e9:.0f} GB are free")
         shape, _, layers = spec.partition(":")
-        run([self.program, "synth", shape, "--type", self.arguments.type, "-o", path, *(["--layers", layers] if layers else [])])
+        run([self.program, "synth", shape, "--type", file_type, "-o", path, *(["--layers", layers] if layers else []), *more])
         return path
 
 
@@ -186,17 +189,56 @@ def rows_of(tandem, spec, folder, keep, limits):
     return rows, off, problems
 
 
+def mixtures(tandem, arguments):
+    """The exit code."""
+    models = arguments.models.split(",") if arguments.models else list(mixture_rows.MODELS)
+    numbers = lambda text: [int(n) for n in text.split(",")]
+    vram, ram = numbers(arguments.vram or "8,16,24,32"), numbers(arguments.ram)
+    if not arguments.measure:
+        print(table(mixture_rows.HEADER, list(mixture_rows.rows(tandem.plan, models, vram, ram))))
+        print("\nPublished for other mixtures, in tokens per second:\n  " + "\n  ".join(mixture_rows.OTHERS))
+        return 0
+    if arguments.cpu:
+        vram = None
+    elif not tandem.has_gpu():
+        print("offload_report: no GPU; --cpu measures without one", file=sys.stderr)
+        return 1
+    rows, problems = [], []
+    with tempfile.TemporaryDirectory(dir=arguments.build) as temporary:
+        folder = arguments.scratch or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for model in models:
+            file_type = mixture_rows.MODELS.get(mixture_rows.shape_of(model), arguments.type)
+            try:
+                path = tandem.synthesize(model, folder, file_type, ("--expert-skew", mixture_rows.SKEW))
+            except Failed as failure:
+                problems.append(f"{model}: {failure}")
+                continue
+            for row in mixture_rows.measured_rows(tandem, model, path, vram, ram):
+                rows.append(row)
+                tandem.journal.write(kind="mixture", header=mixture_rows.MEASURED_HEADER, row=row)
+            if not arguments.scratch:
+                path.unlink()
+    if rows:
+        print(table(mixture_rows.MEASURED_HEADER, rows))
+    for problem in problems:
+        print(f"not measured: {problem}")
+    return 0 if rows else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--models")
-    parser.add_argument("--vram", default="4,8,16,24", help="limits in GiB")
+    parser.add_argument("--vram", help="limits in GiB (default: 4,8,16,24)")
+    parser.add_argument("--ram", default="32,64,128", help="limits of host memory in GiB, with --mixtures")
     parser.add_argument("--type", default="Q4_K_M", help="file type of the weights")
     parser.add_argument("--ctx", type=int, default=4096)
     parser.add_argument("--gen", type=int, default=32, help="tokens to decode")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--scratch", type=pathlib.Path)
-    parser.add_argument("--mixtures", action="store_true", help="predict the speed of mixtures; nothing is measured")
+    parser.add_argument("--mixtures", action="store_true", help="predict the speed of mixtures; nothing is measured, unless with --measure")
+    parser.add_argument("--measure", action="store_true", help="with --mixtures: write the models and measure them here")
     parser.add_argument("--cpu", action="store_true", help="measure only the host's row")
     parser.add_argument("--tolerance", type=float, default=0.15)
     parser.add_argument("--check", action="store_true")
@@ -206,15 +248,13 @@ def main():
 
     tandem = Tandem(arguments.build, arguments)
     if arguments.mixtures:
-        models = arguments.models.split(",") if arguments.models else None
-        print(table(mixture_rows.HEADER, list(mixture_rows.rows(tandem.plan, models))))
-        return 0
+        return mixtures(tandem, arguments)
     has_gpu = tandem.has_gpu()
     if not has_gpu:
         print("offload_report: no GPU, measuring only the host's row\n", flush=True)
     on_host = arguments.cpu or not has_gpu
     models = arguments.models or ("tinyllama-1.1b" if on_host else "8B,70B")
-    limits = [None] if on_host else arguments.vram.split(",")
+    limits = [None] if on_host else (arguments.vram or "4,8,16,24").split(",")
 
     with tempfile.TemporaryDirectory(dir=arguments.build) as temporary:
         folder = arguments.scratch or pathlib.Path(temporary)

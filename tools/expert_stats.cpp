@@ -51,14 +51,14 @@ int layer_number(const std::string& text, int64_t n_layer) {
 
 void add_expert_stats_option(CLI::App& command, std::string& path) {
   text(command, "--expert-stats", path, "FILE",
-       "of a mixture with experts on disk: start with the ones in memory that FILE says are used most, and "
-       "add what this run uses to it")
+       "of a mixture with experts on disk or also on a GPU: start with those in memory and on the GPU that "
+       "FILE says are used most, and add what this run uses to it")
       .group("GPU");
 }
 
 void add_expert_trace_option(CLI::App& command, std::string& path) {
   text(command, "--expert-trace", path, "FILE",
-       "of a mixture with experts on disk: write every choice of experts to FILE, for "
+       "of a mixture with experts on disk or also on a GPU: write every choice of experts to FILE, for "
        "scripts/expert_report.py")
       .group("GPU");
 }
@@ -136,7 +136,7 @@ void ExpertStats::save(const Executor& executor) const {
   ExpertUse all = before_;
   const ExpertUse now = executor.expert_use();
   if (now.counts.empty()) {
-    log_info("{}: nothing to record, for no experts are on disk", printable(path_, 4096));
+    log_info("{}: nothing to record, for no experts are on disk or also on a GPU", printable(path_, 4096));
     return;
   }
   for (const auto& [layer, counts] : now.counts) {

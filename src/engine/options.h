@@ -60,7 +60,8 @@ struct EngineOptions {
   std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
   // Decides which experts GPUs keep; empty: usual_cache_policy().
   MakeCachePolicy expert_policy;
-  // Called with what a step's tokens choose in a layer, of layers whose experts are on disk; may be empty.
+  // Called with what a step's tokens choose in a layer, of layers whose experts are on disk or also on a GPU;
+  // may be empty.
   std::function<void(const ChosenInLayer& chosen)> on_experts;
 };
 

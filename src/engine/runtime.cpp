@@ -31,7 +31,9 @@ std::unique_ptr<DiskReader> disk_reader(const Model& model, const EngineOptions&
 }
 
 ContextOptions held_to_batch(ContextOptions o, const Model& model, size_t n_devices) {
-  if (o.n_ubatch <= 0) o.n_ubatch = automatic_ubatch(model.architecture(), n_devices);
+  const bool is_automatic = o.n_ubatch <= 0;
+  if (is_automatic) o.n_ubatch = automatic_ubatch(model.architecture(), n_devices);
+  if (is_automatic && !o.n_batch_given) return o;
   o.n_ubatch = std::min(o.n_ubatch, std::max<int64_t>(o.n_batch, 1));
   return o;
 }
@@ -67,6 +69,7 @@ void Runtime::build() {
     executor_->bring_most_used(*options_.offload.expert_use);
   }
   executor_->experts().watch(options_.on_experts);
+  executor_->expert_cache().watch(options_.on_experts);
 
   max_outputs_ = capacity.max_outputs;
   for (std::vector<int32_t>* input : {&ids_, &positions_, &sequences_, &slots_, &hot_slots_}) {

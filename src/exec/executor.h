@@ -68,6 +68,7 @@ class Executor {
   ExpertStore& experts() { return *experts_; }
   // The experts that GPUs keep beside the host; no layers if the placement has none.
   const ExpertCache& expert_cache() const { return *cache_; }
+  ExpertCache& expert_cache() { return *cache_; }
   // What steps have used of the chosen experts and of those that GPUs keep.
   ExpertUse expert_use() const;
   // Brings experts that were used most to GPUs and to memory. Before the first step. Throws as run().

@@ -141,7 +141,7 @@ void ExpertCache::find_in(size_t index, const SlotRequest& request, std::span<in
   Layer& layer = layers_[index];
   loans_.end_joined();
   loans_.join_aged(*layer.in.down);  // brought a step ago
-  list_step(layer, request);
+  list_step(index, request);
   missing_.clear();
   for (const int32_t expert : chosen_) {
     const int32_t at = layer.slot_of[static_cast<size_t>(expert)];
@@ -164,7 +164,8 @@ void ExpertCache::find_in(size_t index, const SlotRequest& request, std::span<in
 }
 
 // Fills in chosen_, each expert once, and how many tokens have chosen it.
-void ExpertCache::list_step(Layer& layer, const SlotRequest& request) {
+void ExpertCache::list_step(size_t index, const SlotRequest& request) {
+  Layer& layer = layers_[index];
   chosen_.clear();
   told_.clear();
   for (const int32_t expert : request.experts) {
@@ -175,8 +176,24 @@ void ExpertCache::list_step(Layer& layer, const SlotRequest& request) {
     layer.policy->used(static_cast<size_t>(expert), n_tokens);
     told_.push_back({expert, static_cast<int32_t>(n_tokens)});
   }
-  if (layer.in.on_disk)
-    store_.tell_chosen({layer.in.down, told_, request.x, request.n_tokens, request.n_cols});
+  tell_chosen(index, request);
+}
+
+void ExpertCache::tell_chosen(size_t index, const SlotRequest& request) {
+  const CachedLayer& layer = layers_[index].in;
+  if (layer.on_disk) {
+    store_.tell_chosen({layer.down, told_, request.x, request.n_tokens, request.n_cols});
+  } else if (watcher_) {
+    watcher_({layer.layer, told_, guess(index + 1, request)});
+  }
+}
+
+// The experts of a layer that tokens are likely to choose, told by the input of the one before; nothing if that cannot be told.
+std::span<const int32_t> ExpertCache::guess(size_t index, const SlotRequest& request) {
+  if (index >= layers_.size() || !request.x || request.n_tokens > kFewTokens) return {};
+  const CachedLayer& layer = layers_[index].in;
+  if (!ExpertGuesser::can_guess(layer.router, layer.n_expert, request.n_cols)) return {};
+  return guesser_.guess(layer.router, request.x, request.n_tokens, layer.n_used);
 }
 
 // Brings a share of those that are missing, those with the most tokens first: the host then has the least to compute.
@@ -234,13 +251,10 @@ void ExpertCache::bring_wanted() {
 
 // Tells the policy of the next layer what its tokens are likely to choose, and brings as much of that as the bus may carry.
 void ExpertCache::look_ahead(size_t index, const SlotRequest& request) {
-  if (index == layers_.size() || !request.x || request.n_tokens > kFewTokens) return;
+  if (index == layers_.size() || !layers_[index].policy->looks_ahead()) return;
+  const std::span<const int32_t> guesses = guess(index, request);
+  if (guesses.empty()) return;
   Layer& layer = layers_[index];
-  if (!layer.policy->looks_ahead() ||
-      !ExpertGuesser::can_guess(layer.in.router, layer.in.n_expert, request.n_cols))
-    return;
-  const std::span<const int32_t> guesses =
-      guesser_.guess(layer.in.router, request.x, request.n_tokens, layer.in.n_used);
   layer.policy->expect(guesses);
   layer.has_guesses = true;
   gain(layer);

@@ -48,6 +48,10 @@ class ExpertCache final : public ExpertSlots, public ExpertBorrower {
   bool has(const Weight& down, int32_t expert) const override;
   bool give_back_one() override { return loans_.end_one(); }
 
+  // Calls fn at every find() of a layer that is not on disk; of the others, the store tells.
+  using Watcher = ExpertStore::Watcher;
+  void watch(Watcher fn) { watcher_ = std::move(fn); }
+
   size_t n_layers() const { return layers_.size(); }
   const ExpertCacheCounts& counts() const { return counts_; }  // since the cache was made
   // Since the cache was made; of layers on disk, without what the store was asked for.
@@ -84,7 +88,9 @@ class ExpertCache final : public ExpertSlots, public ExpertBorrower {
 
   size_t index_of(const Weight& down) const;
   void find_in(size_t index, const SlotRequest& request, std::span<int32_t> slots);
-  void list_step(Layer& layer, const SlotRequest& request);
+  void list_step(size_t index, const SlotRequest& request);
+  void tell_chosen(size_t index, const SlotRequest& request);
+  std::span<const int32_t> guess(size_t index, const SlotRequest& request);
   void fill_in(Layer& layer, std::span<const int32_t> experts, std::span<int32_t> slots);
   void use_slot(Layer& layer, Slot& slot);
   void bring_for_step(Layer& layer);
@@ -110,6 +116,7 @@ class ExpertCache final : public ExpertSlots, public ExpertBorrower {
   ExpertGuesser guesser_;
   ExpertCacheCounts counts_;
   ExpertUse use_;
+  Watcher watcher_;
   std::exception_ptr error_;
 };
 

@@ -132,12 +132,25 @@ void ExpertStore::collect() {
   release_returned();
   start_waiting();
   while (!waiting_.empty() && borrower_ && borrower_->give_back_one()) start_waiting();
+  while (!waiting_.empty() && pending_.empty() && end_a_read()) start_waiting();
   collect_done();
   while (ready_.empty() && !pending_.empty() && !failed()) {
     finish(slot_of(layer_, request_.experts[pending_.front()].expert));
     collect_done();
   }
   TANDEM_CHECK(failed() || !ready_.empty() || waiting_.empty());
+}
+
+// Frees a slot that is read into for a start or a wrong guess, when the read has ended. False: there is none.
+bool ExpertStore::end_a_read() {
+  Pool& pool = *layers_[layer_].pool;
+  const size_t at = pool.order.first([&](size_t s) {
+    const Slot& slot = pool.slots[s];
+    return slot.under_way && !slot.in_use && slot.n_loans == 0 && !slot.is_ahead;
+  });
+  if (at == pool.slots.size()) return false;
+  discard(pool.slots[at]);
+  return true;
 }
 
 void ExpertStore::release_returned() {

@@ -129,6 +129,7 @@ class ExpertStore final : public ExpertSource {
   void tell(size_t layer, const ExpertRequest& chosen);
   std::span<const int32_t> guess_after(size_t layer, const ExpertRequest& request, int64_t n);
   void end_reading_ahead();
+  bool end_a_read();
   void release_returned();
   void collect_done();
   bool finish(Slot& slot);

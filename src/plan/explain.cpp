@@ -228,25 +228,29 @@ std::string experts_text(const FitRequest& r, const Fit& fit) {
                 size_text(static_cast<size_t>(hits.read_bytes())));
 }
 
-std::string cached_experts_text(const FitRequest& r, const Fit& fit) {
-  const PlacedGraph placed(*r.graphs.front(), fit.placement);
-  const std::vector<CachedLayer> layers = cached_layers(*placed, fit.placement);
-  if (layers.empty()) return "";
+KeptExperts kept_experts(const FitRequest& r, const Placement& placement) {
+  const PlacedGraph placed(*r.graphs.front(), placement);
   const StepLoad load = decode_load(r);
-  double n_asked = 0, n_found = 0;
-  int64_t n_slots = 0, n_experts = 0;
-  for (const CachedLayer& layer : layers) {
+  KeptExperts all;
+  for (const CachedLayer& layer : cached_layers(*placed, placement)) {
     const CacheHits hits = expected_cache_hits(layer, load.expert_use, load.n_tokens);
-    n_asked += hits.n_asked;
-    n_found += hits.n_found;
-    n_slots += layer.n_slots;
-    n_experts += layer.n_expert;
+    all.n_asked += hits.n_asked;
+    all.n_found += hits.n_found;
+    all.n_slots += layer.n_slots;
+    all.n_experts += layer.n_expert;
+    all.fetched = layer.fetched;
   }
-  std::string text = format("{} of {} experts; decoding finds {} there, {}", n_slots, n_experts,
-                            percent(n_found / n_asked), expert_use_text(r.options.expert_use.get()));
-  if (layers.front().fetched > 0)
+  return all;
+}
+
+std::string cached_experts_text(const FitRequest& r, const Fit& fit) {
+  const KeptExperts kept = kept_experts(r, fit.placement);
+  if (kept.n_slots == 0) return "";
+  std::string text = format("{} of {} experts; decoding finds {} there, {}", kept.n_slots, kept.n_experts,
+                            percent(kept.share()), expert_use_text(r.options.expert_use.get()));
+  if (kept.fetched > 0)
     text += format("; of the others {} are brought there, as far as that is whole experts",
-                   percent(layers.front().fetched));
+                   percent(kept.fetched));
   return text;
 }
 

@@ -196,7 +196,8 @@ double fetched_share(const FitRequest& r) {
 }
 
 // Experts of a layer that half of a step's time brings to the GPU, 1 at most.
-double kept_experts(const FitRequest& r, const Placement& placement, std::span<const size_t> expert_bytes) {
+double experts_kept_beside(const FitRequest& r, const Placement& placement,
+                           std::span<const size_t> expert_bytes) {
   const double seconds = step_seconds(r, placement, *r.graphs.front(), decode_load(r));
   double kept = 1;
   for (size_t d = 1; d < expert_bytes.size(); ++d) {
@@ -237,7 +238,7 @@ std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
     Fit cached = with_more_experts(r, fit_with(r, choice), ram_before_disk(r));
     if (!fits(r, cached)) continue;
     if (r.rates.empty()) return cached;
-    cached.choice.kept_experts = kept_experts(r, cached.placement, expert_bytes);
+    cached.choice.kept_experts = experts_kept_beside(r, cached.placement, expert_bytes);
     return fit_with(r, cached.choice);
   }
   return std::nullopt;

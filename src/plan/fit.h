@@ -70,7 +70,16 @@ ExpertHits expected_hits(const FitRequest& request, const Placement& placement);
 // Returns it as text: "1.50 GiB of memory hold 700 of 6144 experts; decoding finds 63% there, assuming ..., and reads
 // 410.0 MiB a step". Empty if there is none.
 std::string experts_text(const FitRequest& request, const Fit& fit);
-// Returns the same of the experts that GPUs keep beside the host: "512 of 6144 experts; decoding finds 40% there, ...".
+// Returns what a decode step uses of the layers of which GPUs keep experts beside the host, and finds there.
+struct KeptExperts {
+  int64_t n_slots = 0, n_experts = 0;  // of these layers
+  double n_asked = 0, n_found = 0;     // experts of a step
+  double fetched = 0;                  // of the others, the share that is brought for the step
+
+  double share() const { return n_asked > 0 ? n_found / n_asked : 0; }
+};
+KeptExperts kept_experts(const FitRequest& request, const Placement& placement);
+// Returns the same as text: "512 of 6144 experts; decoding finds 40% there, ...". Empty if there are none.
 std::string cached_experts_text(const FitRequest& request, const Fit& fit);
 // Returns the table of --explain: the placement, its bytes, the bytes over the bus per token, and the
 // predicted speed.

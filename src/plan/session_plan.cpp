@@ -12,8 +12,7 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kUsualUbatch = 512;
-constexpr int64_t kMaxStreamedUbatch = 8192;
+constexpr int64_t kUsualUbatch = 512, kMaxUbatch = 8192;
 constexpr size_t kMaxLogitsBytes = 64u << 20;  // of all-token logits in one step
 
 // With smaller micro-batches there is some memory more for the rest, which changes how many layers are on
@@ -90,13 +89,30 @@ bool streams_prompts(const Fit& fit) {
   });
 }
 
-// The best choices that stream prompts, to be tried with wider micro-batches.
-std::vector<OffloadChoice> streaming_choices(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
+// Whether the host computes experts in prompts.
+bool computes_experts(const PlanRequest& r, const Fit& fit) {
+  return r.architecture.hparams().n_expert > 0 &&
+         std::ranges::any_of(fit.placement.layers, [](const LayerPlacement& layer) {
+           return computes_on(layer.experts, StepKind::prefill).is_host();
+         });
+}
+
+// The micro-batch in which each expert of a mixture gets 128 rows, if all are used alike; of others the usual one.
+int64_t ubatch_of_experts(const Hparams& h) {
+  constexpr int64_t kRowsOfExpert = 128;
+  if (h.n_expert <= 0 || h.n_expert_used <= 0) return kUsualUbatch;
+  const auto n = static_cast<uint64_t>(ceil_div(kRowsOfExpert * h.n_expert, h.n_expert_used));
+  return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
+}
+
+// The best choices that gain by wider micro-batches.
+std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
   constexpr size_t kBest = 6;
   std::vector<OffloadChoice> list;
   for (const SessionPlan& plan : plans) {
     OffloadChoice choice = plan.fit.choice;
-    if (plan.shape.k_dtype != plans.front().shape.k_dtype || !streams_prompts(plan.fit)) continue;
+    if (plan.shape.k_dtype != plans.front().shape.k_dtype) continue;
+    if (!streams_prompts(plan.fit) && !computes_experts(r, plan.fit)) continue;
     if (!streams(r.options))
       choice.rows_prefill = choice.rows_decode = 1;  // divided anew, as memory for experts is
     choice.chosen_experts = false;
@@ -108,25 +124,34 @@ std::vector<OffloadChoice> streaming_choices(const PlanRequest& r, const std::ve
   return list;
 }
 
-// What is streamed crosses the bus once a step. So wider micro-batches than the usual one are tried where the best plan
-// streams, if a prompt of half the context fills one and then takes less time by more than a little. Wider activations take
-// memory from layers: what an answer loses by that must be less than what the prompt gains.
+// What is streamed crosses the bus once a step, and what is on disk is read once. So wider micro-batches than the usual one
+// are tried where the best plan streams, if a prompt of half the context fills one and then takes less time by more than a
+// little. Wider activations take memory from layers: what an answer loses by that must be less than what the prompt gains.
+// Where the host computes experts, wider ones are taken until each gets enough rows, unless that costs more than a little:
+// kernels are faster with them than predicted.
 std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
   constexpr double kWorthwhile = 0.97;
   const SessionPlan& usual = plans.front();
-  if (r.shape.n_ubatch_given || !streams_prompts(usual.fit)) return std::nullopt;
-  const int64_t n_batch = usual.shape.n_batch_given ? usual.shape.n_batch : kMaxStreamedUbatch;
-  const int64_t most = std::min({kMaxStreamedUbatch, n_batch, usual.shape.n_ctx_sequence / 2});
-  const std::vector<OffloadChoice> choices = streaming_choices(r, plans);
+  const bool streams = streams_prompts(usual.fit), computes = computes_experts(r, usual.fit);
+  if (r.shape.n_ubatch_given || !(streams || computes)) return std::nullopt;
+  const int64_t n_batch = usual.shape.n_batch_given ? usual.shape.n_batch : kMaxUbatch;
+  const int64_t enough_rows = ubatch_of_experts(r.architecture.hparams());
+  const int64_t most =
+      std::min({streams ? kMaxUbatch : enough_rows, n_batch, usual.shape.n_ctx_sequence / 2});
+  const std::vector<OffloadChoice> choices = choices_to_widen(r, plans);
   std::optional<SessionPlan> best;
   LongPrompt least = long_prompt(usual);
+  const double usual_s = least.all_s;
   for (int64_t n = 2 * usual.shape.n_ubatch; n <= most; n *= 2) {
     ContextOptions shape = usual.shape;
     shape.n_ubatch = n;
+    double bearable_s = computes && n <= enough_rows ? std::min(usual_s, least.all_s) / kWorthwhile : 0;
     for (SessionPlan& plan : plans_of_shape(r, shape, choices)) {
-      const LongPrompt time = long_prompt(plan);
-      if (time.prompt_s > kWorthwhile * least.prompt_s || time.all_s >= least.all_s) continue;
       if (plan.fit.choice.reads_disk() != usual.fit.choice.reads_disk()) continue;
+      const LongPrompt time = long_prompt(plan);
+      const bool gains = time.prompt_s <= kWorthwhile * least.prompt_s && time.all_s < least.all_s;
+      if (!gains && !(computes_experts(r, plan.fit) && time.all_s <= bearable_s)) continue;
+      bearable_s = time.all_s;
       best = std::move(plan);
       least = time;
     }
@@ -198,11 +223,7 @@ ContextOptions checked_shape(const Architecture& architecture, ContextOptions sh
 }
 
 int64_t automatic_ubatch(const Architecture& architecture, size_t n_devices) {
-  constexpr int64_t kRowsOfExpert = 128, kMaxUbatch = 2048;
-  const Hparams& h = architecture.hparams();
-  if (n_devices > 1 || h.n_expert <= 0 || h.n_expert_used <= 0) return kUsualUbatch;
-  const auto n = static_cast<uint64_t>(ceil_div(kRowsOfExpert * h.n_expert, h.n_expert_used));
-  return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
+  return n_devices > 1 ? kUsualUbatch : ubatch_of_experts(architecture.hparams());
 }
 
 static void check_deferred(const Hparams& h, const Graph& graph) {

@@ -11,7 +11,8 @@ namespace tandem {
 // micro-batch of more than one token each.
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape);
 
-// The micro-batch where none is set: 512 tokens, without a GPU for a mixture up to 2048, so that each expert gets 128 rows.
+// The micro-batch where none is set: 512 tokens, without a GPU for a mixture up to 8192, so that each expert gets 128 rows.
+// With one, the plan widens it where the host computes experts.
 int64_t automatic_ubatch(const Architecture& architecture, size_t n_devices);
 
 struct SessionGraphs {

@@ -12,9 +12,8 @@
 #include "exec/expert_cache.h"
 #include "plan/fit.h"
 #include "plan/session_plan.h"
-#include "support/batch_rig.h"
+#include "support/expert_rig.h"
 #include "support/metered_host.h"
-#include "support/moody_disk.h"
 #include "support/sim_disk.h"
 
 namespace tandem {
@@ -22,70 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
-
-class ExpertTiers : public test::BatchRig {
- protected:
-  void SetUp() override {
-    test::TinyShape shape;
-    shape.n_layer = kLayers;
-    shape.n_expert = kExperts;
-    shape.n_expert_used = kUsed;
-    model_ = load("model.gguf", shape);
-    expected_ = cpu_logits(*model_, options());
-  }
-  EngineOptions options() {
-    EngineOptions o = SplitRig::options({}, DType::F32);
-    o.context.n_ctx = 256;
-    o.open_disk = [this](std::vector<DiskFile> files) {
-      return std::make_unique<test::MoodyDisk>(std::move(files), seed_++, &log_);
-    };
-    return o;
-  }
-  EngineOptions reading(const test::SimDiskOptions& disk) {
-    EngineOptions o = options();
-    o.open_disk = [disk](std::vector<DiskFile> files) {
-      return std::make_unique<test::SimDisk>(std::move(files), disk);
-    };
-    return o;
-  }
-  static OffloadChoice choice(int64_t n_slots, double fetched, size_t room, int64_t n_cpu_moe = kLayers,
-                              double kept = 1) {
-    return {.n_gpu_layers = kLayers + 1,
-            .n_cpu_moe = n_cpu_moe,
-            .chosen_experts = true,
-            .n_expert_bytes = room,
-            .n_cached_experts = n_slots,
-            .fetched_experts = fetched,
-            .kept_experts = kept};
-  }
-  EngineOptions placed(const std::vector<Device*>& devices, const OffloadChoice& choice, EngineOptions o) {
-    o.placement = place(model_->architecture(), model_->weights(), devices, {}, choice);
-    EXPECT_EQ(o.placement.caches_experts(StepKind::decode), choice.n_cached_experts > 0);
-    EXPECT_TRUE(o.placement.reads_chosen());
-    return o;
-  }
-  std::unique_ptr<Session> session(const std::vector<Device*>& devices, const OffloadChoice& choice,
-                                   const EngineOptions& o) {
-    return std::make_unique<Session>(*model_, devices, placed(devices, choice, o));
-  }
-  // The sums are added in another order.
-  static void expect_near(std::span<const float> got, std::span<const float> expected) {
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-5f) << i;
-  }
-  // Of an expert in the store, and of all.
-  static constexpr size_t kOfOne = 3 * (64 * 96 * sizeof(float) + kDiskAlignment);
-  static constexpr size_t kOfAll = kLayers * kExperts * kOfOne;
-  static std::vector<size_t> rooms() { return {0, kOfAll / 4, kOfAll}; }
-  static const ExpertCacheCounts& on_gpu(const Session& s) { return s.executor().expert_cache().counts(); }
-  static const ExpertCounts& of_store(const Session& s) { return s.executor().experts().counts(); }
-
-  std::unique_ptr<Model> model_;
-  std::vector<float> expected_;
-  test::DiskLog log_;
-  uint64_t seed_ = 1;
-};
+using ExpertTiers = test::ExpertRig;
 
 TEST_F(ExpertTiers, TheSameLogitsWithAnySlotsAndMemory) {
   for (const Streaming streaming : {Streaming::none, Streaming::prefill}) {
@@ -223,15 +159,43 @@ TEST_F(ExpertTiers, EveryUseIsCountedAndToldOnce) {
       told[chosen.layer][static_cast<size_t>(e.expert)] += static_cast<uint64_t>(e.n_tokens);
   };
   test::SimDevice sim({});
-  const auto s = session({host_.get(), &sim}, choice(5, 0.4, kOfAll / 4), o);
-  logits(*s);
-  uint64_t n_pairs = 0;
-  for (const auto& [layer, counts] : told) {
-    for (const uint64_t n : counts) n_pairs += n;
-  }
+  const auto n_pairs_told = [&](const OffloadChoice& c) {
+    told.clear();
+    const auto s = session({host_.get(), &sim}, c, o);
+    logits(*s);
+    EXPECT_EQ(s->executor().expert_use().counts, told);
+    uint64_t n_pairs = 0;
+    for (const auto& [layer, counts] : told) {
+      for (const uint64_t n : counts) n_pairs += n;
+    }
+    return n_pairs;
+  };
+  OffloadChoice c = choice(5, 0.4, kOfAll / 4);
   // 40 tokens; in the last layer those whose logits are wanted.
-  EXPECT_EQ(n_pairs, static_cast<uint64_t>(kUsed * ((kLayers - 1) * 40 + 3 + 3)));
-  EXPECT_EQ(s->executor().expert_use().counts, told);
+  EXPECT_EQ(n_pairs_told(c), static_cast<uint64_t>(kUsed * ((kLayers - 1) * 40 + 3 + 3)));
+  c.chosen_experts = false;  // all in memory: the steps that look for them on the GPU
+  EXPECT_EQ(n_pairs_told(c), static_cast<uint64_t>(kUsed * kLayers * 3));
+}
+
+// What the next layer's router would choose is told too, as for experts on disk.
+TEST_F(ExpertTiers, GuessesAreTold) {
+  for (const bool on_disk : {false, true}) {
+    std::vector<std::pair<int, std::vector<int32_t>>> told;
+    EngineOptions o = options();
+    o.on_experts = [&](const ChosenInLayer& chosen) {
+      told.emplace_back(chosen.layer, std::vector(chosen.guesses.begin(), chosen.guesses.end()));
+    };
+    test::SimDevice sim({});
+    OffloadChoice c = choice(5, 0.4, kOfAll / 4);
+    c.chosen_experts = on_disk;
+    const auto s = session({host_.get(), &sim}, c, o);
+    for (const int32_t id : {5, 280}) s->append(std::span(&id, 1));
+    ASSERT_EQ(told.size(), static_cast<size_t>(2 * kLayers));
+    for (size_t i = 0; i < told.size(); ++i) {
+      EXPECT_EQ(told[i].first, static_cast<int>(i) % kLayers);
+      EXPECT_EQ(told[i].second.size(), told[i].first < kLayers - 1 ? static_cast<size_t>(kUsed) : 0u);
+    }
+  }
 }
 
 // Starts with what an earlier session has used most: on the GPU, and in memory what comes next.

@@ -228,6 +228,24 @@ TEST_F(ExpertsOnDisk, WarmStarts) {
   run(&wrong, again);
 }
 
+// The first step comes while all slots are still being read into, for experts that it does not use.
+TEST_F(ExpertsOnDisk, AWarmStartThatIsNotDone) {
+  ExpertUse use;
+  for (int i = 0; i < kLayers; ++i) use.counts[i].assign(kExperts, 1);
+  use.counts[kLayers - 1].assign(kExperts, 2);  // first those of the last layer
+  test::MeteredHost host;
+  EngineOptions o = options();
+  o.offload.expert_use = std::make_shared<const ExpertUse>(use);
+  o.open_disk = [&host](std::vector<DiskFile> files) {
+    return std::make_unique<test::SimDisk>(std::move(files),
+                                           test::SimDiskOptions{.bytes_per_s = 1e6, .host_s = &host.host_s});
+  };
+  for (const size_t room : {size_t{0}, all_bytes() / 8}) {
+    const auto s = session({&host}, {.n_expert_bytes = room}, o);
+    EXPECT_EQ(logits(*s), expected_);
+  }
+}
+
 // A prompt that uses every expert leaves most of the store as it is.
 TEST_F(ExpertsOnDisk, LongPromptsPassThroughFewSlots) {
   const auto s = session({host_.get()}, {.n_expert_bytes = all_bytes() / 2}, options(128));

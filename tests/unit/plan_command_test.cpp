@@ -73,6 +73,41 @@ TEST_F(PlanCommand, JsonAgreesWithItself) {
   EXPECT_GE(json["plans"].size(), 1u);
 }
 
+// What GPUs keep, what memory holds of the rest, and what both are expected to have, with the assumption.
+TEST_F(PlanCommand, ExpectsHitsOfExperts) {
+  TANDEM_NEED_BINARY();
+  const std::string machine = "qwen3-30b-a3b -c 4096 --vram-bw 360 --pcie-bw 25 --ram-bw 60 --disk-bw 5 ";
+  const auto json = [&](const std::string& arguments) {
+    const test::Outcome page = run(machine + arguments + " --json");
+    EXPECT_EQ(page.exit_code, 0) << page.out;
+    return nlohmann::json::parse(page.out);
+  };
+  const auto cached = json("--vram 12GiB --cpu-moe --expert-cache 8GiB");
+  EXPECT_FALSE(cached.contains("experts"));
+  const auto& kept = cached.at("experts_on_gpus");
+  const int n_kept = cached["plans"][0]["n_cached_experts"];
+  EXPECT_GT(n_kept, 50);
+  EXPECT_EQ(kept["slots"], 48 * n_kept);
+  EXPECT_EQ(kept["experts"], 48 * 128);
+  EXPECT_GT(kept["hit_rate"].get<double>(), n_kept / 128.0);
+  EXPECT_LT(kept["hit_rate"].get<double>(), 1);
+  EXPECT_THAT(kept["assumption"], HasSubstr("Zipf's law with exponent 0.7"));
+  const std::string text = run(machine + "--vram 12GiB --cpu-moe --expert-cache 8GiB").out;
+  EXPECT_THAT(text, AllOf(HasSubstr("experts on GPUs: " + std::to_string(48 * n_kept) + " of 6144 experts;"),
+                          HasSubstr("experts    kept "), Not(HasSubstr("1073741824"))));
+  EXPECT_FALSE(json("--vram 12GiB --cpu-moe --expert-cache off").contains("experts_on_gpus"));
+
+  // With less memory of both, some are on disk.
+  const std::string little = "--vram 8GiB --max-ram 6GiB --cpu-moe --expert-cache 2GiB";
+  const auto tiers = json(little);
+  EXPECT_TRUE(tiers["plans"][0]["chosen_experts"].get<bool>());
+  EXPECT_GT(tiers.at("experts_on_gpus")["slots"], 0);
+  EXPECT_LT(tiers.at("experts")["hit_rate"], 1);
+  EXPECT_GT(tiers["disk"]["read_per_token"], 0);
+  std::istringstream lines(run(machine + little).out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 88u) << line;
+}
+
 TEST_F(PlanCommand, RejectsInvalidOptions) {
   TANDEM_NEED_BINARY();
   EXPECT_EQ(plan("--gpu voodoo2").exit_code, 2);

@@ -104,7 +104,7 @@ TEST_F(Planner, MemoryAndSpeedOfLatentAttention) {
 TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
   const auto load = [](const char* name) {
     tools::Shape shape = *tools::find_shape(name);
-    shape.n_layer = 2;
+    shape.n_layer = 4;
     return tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
   };
   EXPECT_EQ(automatic_ubatch(load("llama-3.2-1b")->architecture(), 1), 512);
@@ -112,6 +112,8 @@ TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
   const std::unique_ptr<Model> model = load("qwen3-30b-a3b");                 // 8 of 128
   EXPECT_EQ(automatic_ubatch(model->architecture(), 2), 512);
   EXPECT_EQ(automatic_ubatch(model->architecture(), 1), 2048);
+  EXPECT_EQ(automatic_ubatch(load("deepseek-v3")->architecture(), 1), 4096);   // 8 of 256
+  EXPECT_EQ(automatic_ubatch(load("gpt-oss-120b")->architecture(), 1), 4096);  // 4 of 128
 
   devices_ = {host_.get()};
   ContextOptions context{4096};
@@ -133,6 +135,26 @@ TEST_F(Planner, ExpertsOfAMixtureGetEnoughRows) {
   EXPECT_TRUE(disk.fit.choice.reads_disk());
   context.n_ubatch_given = true;
   EXPECT_TRUE(plan_with(device_needs(all.fit, 0) - 1).fit.choice.reads_disk());
+}
+
+// Beside a GPU too, where the bus is so slow that the host computes the experts of prompts.
+TEST_F(Planner, ExpertsOnTheHostGetEnoughRowsBesideAGpu) {
+  tools::Shape shape = *tools::find_shape("qwen3-30b-a3b");
+  shape.n_layer = 4;
+  const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+  gpu(4, {.read_bytes_per_s = 1e12, .ops_per_s = 1e14, .bus_bytes_per_s = 1e8});
+  flags_.n_gpu_layers = flags_.n_cpu_moe = shape.n_layer + 1;
+  const auto n_ubatch = [&](int64_t n_ctx, bool given = false) {
+    ContextOptions context{n_ctx, 512};
+    context.n_ubatch_given = given;
+    const PlanRequest r{model->architecture(), model->weights(), devices_, flags_, context, rates_};
+    return plan_session(r).front().shape.n_ubatch;
+  };
+  EXPECT_EQ(n_ubatch(8192), 2048);
+  EXPECT_EQ(n_ubatch(2048), 1024);  // half the context
+  EXPECT_EQ(n_ubatch(8192, true), 512);
+  flags_.budgets.max_ram = size_t{1} << 30;  // on disk, which is read once for all of a step's tokens
+  EXPECT_EQ(n_ubatch(8192), 2048);
 }
 
 // Prompts make keys and values of latent rows when a sequence has many tokens in a step; single tokens never do.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/overloaded.h"
+#include "base/terminal.h"
 #include "plan/context_fit.h"
 #include "plan/kv_formats.h"
 #include "tools/text_table.h"
@@ -16,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMostContext = int64_t{1} << 24;
+constexpr size_t kColumns = 88;  // of an ordinary window
 
 PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const SessionGraphs no_graphs;
@@ -104,7 +106,10 @@ std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
   const std::vector<PlanColumn> all = {
       {{""}, "", [](size_t i) { return format("{}", i + 1); }},
       {{"ngl", left}, "-", [&](size_t i) { return gpu ? layers_text(r, choice(i)) : "-"; }},
-      {{"experts\non CPU"}, "0", [&](size_t i) { return format("{}", choice(i).n_cpu_moe); }},
+      {{"experts\non CPU"},
+       "0",
+       [&](size_t i) { return format("{}", std::min(choice(i).n_cpu_moe, r.n_layer)); }},
+      {{"kept\non GPU"}, "0", [&](size_t i) { return format("{}", choice(i).n_cached_experts); }},
       {{"KV", left}, "", [&](size_t i) { return cache_text(gpu, choice(i)); }},
       {{"cache", left}, cache_type(0), cache_type},
       {{"streamed", left},
@@ -181,6 +186,8 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   const FitRequest fit = fit_request(request, graphs, both);
   report.expert_hits = expected_hits(fit, best.fit.placement);
   report.experts = experts_text(fit, best.fit);
+  report.kept_experts = kept_experts(fit, best.fit.placement);
+  report.kept_experts_text = cached_experts_text(fit, best.fit);
   report.expert_assumption = expert_use_text(request.options.expert_use.get());
   report.line_choice = line_choice(request);
   PlanRequest line = request;
@@ -259,7 +266,9 @@ std::string plan_text(const PlanReport& r) {
                t.budget == SIZE_MAX ? "-" : unit.text(t.budget)});
   }
   text += table.text();
-  if (!r.experts.empty()) text += format("experts: {}\n", r.experts);
+  if (!r.kept_experts_text.empty())
+    text += wrapped_words("experts on GPUs: " + r.kept_experts_text, kColumns) + "\n";
+  if (!r.experts.empty()) text += wrapped_words("experts: " + r.experts, kColumns) + "\n";
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
@@ -330,6 +339,13 @@ std::string plan_json(const PlanReport& r) {
                        {"hit_rate", r.expert_hits.share()},
                        {"read_per_step", r.expert_hits.read_bytes()},
                        {"assumption", r.expert_assumption}};
+  }
+  if (r.kept_experts.n_slots > 0) {
+    page["experts_on_gpus"] = {{"slots", r.kept_experts.n_slots},
+                               {"experts", r.kept_experts.n_experts},
+                               {"hit_rate", r.kept_experts.share()},
+                               {"fetched", r.kept_experts.fetched},
+                               {"assumption", r.expert_assumption}};
   }
   page["plans"] = Json::array();
   for (size_t i = 0; i < r.plans.size(); ++i) {

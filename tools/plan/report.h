@@ -26,7 +26,9 @@ struct PlanReport {
   std::vector<Tier> tiers;                      // of the best plan
   ExpertHits expert_hits;                       // of the best plan, in a decode step
   std::string experts;                          // the same as text; empty: no chosen experts
-  std::string expert_assumption;                // what the hits go by
+  KeptExperts kept_experts;                     // of the best plan, on GPUs beside the host
+  std::string kept_experts_text;                // the same; empty: none
+  std::string expert_assumption;                // what both go by
   std::vector<SessionPlan> plans;               // at most three, the best first
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
   MemoryLine line;                              // for line_choice
