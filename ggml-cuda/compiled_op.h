@@ -74,6 +74,8 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvW
 // A fusion of the first nodes, if they are rope of queries, rope of keys and kv_write of those keys, with or without hadamard
 // of queries and keys, and of values, before it.
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
+// A fusion of the first two nodes, if both are gather_rows of rows that are there.
+Lowered<CompiledOpPtr> compile_gathers(const CompileContext& context, std::span<const int32_t> nodes);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const LatentAttentionOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GluOp& op);
@@ -84,6 +86,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Add
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const TopKOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ColumnsOp& op);

@@ -30,7 +30,7 @@ constexpr size_t kScratchAlignment = 256;
 constexpr size_t kCounterBytes = kCounters * sizeof(int);
 
 std::vector<CompiledOpPtr> compile_ops(const CompileContext& context) {
-  return lower<CompiledOpPtr>(context, compile_rope_kv);
+  return lower<CompiledOpPtr>(context, compile_rope_kv, compile_gathers);
 }
 
 size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {

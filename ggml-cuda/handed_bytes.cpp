@@ -19,32 +19,41 @@ MadeBytes HandedBytes::made(const LaunchContext& context, int64_t n) const {
 
 namespace {
 
-// The op that makes the bytes of what `reader`, op i, reads: the one before it, or the one before that, unless the one
-// between makes bytes too. Null: none can.
-BytesMaker* maker_of(std::span<const CompiledOpPtr> ops, size_t i, const BytesReader& reader) {
+// The op that makes the bytes of what `reader`, op i, reads: the one before it, or the one before that.
+struct Maker {
+  BytesMaker* maker = nullptr;  // null: none can
+  size_t op = 0;
+};
+Maker maker_of(std::span<const CompiledOpPtr> ops, size_t i, const BytesReader& reader) {
   for (size_t back = 1; back <= std::min<size_t>(2, i); ++back) {
     BytesMaker* maker = ops[i - back]->bytes_maker();
-    if (!maker) continue;
-    if (maker->tensor != kNoTensor && maker->tensor == reader.tensor) return maker;
-    if (maker->bytes.slot >= 0) return nullptr;
+    if (maker && maker->tensor != kNoTensor && maker->tensor == reader.tensor) return {maker, i - back};
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace
 
 size_t hand_bytes(std::span<const CompiledOpPtr> ops) {
   size_t most = 0;
-  int slot = 0;
+  size_t first_free[2] = {};  // the first op that may write to a slot: behind those that read it
   for (size_t i = 0; i < ops.size(); ++i) {
     BytesReader* reader = ops[i]->bytes_reader();
     if (!reader || (!reader->bytes.wanted[0] && !reader->bytes.wanted[1])) continue;
-    BytesMaker* maker = maker_of(ops, i, *reader);
-    if (!maker) continue;
-    reader->bytes.slot = slot;
-    maker->bytes = reader->bytes;
-    most = std::max(most, reader->bytes.n_bytes());
-    slot = 1 - slot;
+    const Maker found = maker_of(ops, i, *reader);
+    if (!found.maker) continue;
+    HandedBytes& made = found.maker->bytes;
+    if (made.slot < 0) {
+      const int slot = first_free[0] <= found.op ? 0 : 1;
+      if (first_free[slot] > found.op) continue;
+      made = reader->bytes;
+      made.slot = slot;
+    } else {  // another op reads them too
+      for (size_t e = 0; e < kEncodings; ++e) made.wanted[e] |= reader->bytes.wanted[e];
+    }
+    reader->bytes.slot = made.slot;
+    first_free[made.slot] = i + 1;
+    most = std::max(most, made.n_bytes());
   }
   return most;
 }

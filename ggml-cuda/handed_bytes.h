@@ -1,8 +1,8 @@
 // Products of few tokens read their input as bytes (quantize.h). Where the op before makes that input, it writes the bytes
 // as well, and a launch is saved: one that does little, but takes a few microseconds.
 //
-// The bytes lie at the start of the scratch, in two slots that neighbouring ops use in turn: an op may read the bytes of
-// one and write those of the other.
+// The bytes lie at the start of the scratch, in two slots: an op may read the bytes of one and write those of the other.
+// Nobody writes to a slot before the last op that reads it.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct BytesMaker {
   HandedBytes bytes;
 };
 
-// Connects neighbours, or ops with one between them. Returns the bytes of a slot.
+// Connects neighbours, or ops with one between them; two ops may read what one makes. Returns the bytes of a slot.
 size_t hand_bytes(std::span<const CompiledOpPtr> ops);
 
 }  // namespace tandem::cuda

@@ -45,6 +45,7 @@ __device__ inline void make_bytes(const MatvecArgs& args, int first, int n, int 
     __threadfence();
   }
   n_before = __shfl_sync(0xffffffffu, n_before, 0);
+  __syncwarp();  // orders the loads below behind the fence, which a shuffle does not
   if (n_before + n < kMadeRows) return;
   if (lane == 0) args.made.counters[run] = 0;
   const int column = run * kMadeRows + kLaneColumns * lane;

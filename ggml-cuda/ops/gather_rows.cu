@@ -1,4 +1,5 @@
-// gather_rows: selects the rows that need logits. Reads and writes n_outputs * c floats; one block per row.
+// gather_rows: selects the rows that need logits, of one tensor or of two at once. Reads and writes n_outputs * c floats of
+// each; a block has a row of one.
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/quantize.cuh"
@@ -6,30 +7,34 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kMaxTensors = 2;
 
-template <class T>  // float, or float4 where a row is a multiple of it
-__global__ void __launch_bounds__(kThreads) gather(const T* x, const int32_t* outputs, T* y, int64_t n_cols) {
-  let_next_begin();
-  wait_for_previous();
-  const T* from = x + outputs[blockIdx.x] * n_cols;
-  T* to = y + blockIdx.x * n_cols;
-  for (int64_t i = threadIdx.x; i < n_cols; i += blockDim.x) to[i] = from[i];
+struct GatherCall {
+  struct Tensor {
+    const float* x;  // [n_tokens, n_cols]
+    float* y;        // [n_outputs, n_cols]
+    int n_cols;
+  };
+  Tensor tensors[kMaxTensors];
+  const int32_t* outputs;  // [n_outputs]
+  MadeBytes made;          // of the first one's y
+};
+
+template <class T>
+__device__ inline void copy_row(const float* from, float* to, int n_cols) {
+  constexpr int kWidth = sizeof(T) / sizeof(float);
+  for (int i = static_cast<int>(threadIdx.x); i < n_cols / kWidth; i += kThreads)
+    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
 }
 
-// The same with the bytes of y (handed_bytes.h), eight columns a thread.
-__global__ void __launch_bounds__(kThreads)
-    gather_with_bytes(const float* x, const int32_t* outputs, float* y, int n_cols, MadeBytes made) {
-  let_next_begin();
-  wait_for_previous();
-  const float4* from =
-      reinterpret_cast<const float4*>(x + static_cast<int64_t>(outputs[blockIdx.x]) * n_cols);
-  float4* to = reinterpret_cast<float4*>(y + static_cast<int64_t>(blockIdx.x) * n_cols);
+// With the bytes of the row (handed_bytes.h), eight columns a thread.
+__device__ inline void copy_row_with_bytes(const float* from, float* to, int n_cols, const MadeBytes& made) {
+  const float4* four = reinterpret_cast<const float4*>(from);
   for (int base = 0; base < n_cols; base += kLaneColumns * kThreads) {
     const int at = base + kLaneColumns * static_cast<int>(threadIdx.x);
     float values[kLaneColumns] = {};
     for (int half = 0; half < 2 && at < n_cols; ++half) {
-      const float4 v = to[at / 4 + half] = from[at / 4 + half];
+      const float4 v = reinterpret_cast<float4*>(to)[at / 4 + half] = four[at / 4 + half];
       values[4 * half] = v.x, values[4 * half + 1] = v.y, values[4 * half + 2] = v.z,
                  values[4 * half + 3] = v.w;
     }
@@ -37,14 +42,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Grid: x output, y tensor.
+__global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ GatherCall call) {
+  let_next_begin();
+  wait_for_previous();
+  const GatherCall::Tensor& tensor = call.tensors[blockIdx.y];
+  const int n_cols = tensor.n_cols;
+  const float* from = tensor.x + static_cast<int64_t>(call.outputs[blockIdx.x]) * n_cols;
+  float* to = tensor.y + static_cast<int64_t>(blockIdx.x) * n_cols;
+  if (blockIdx.y == 0 && call.made.any()) {
+    copy_row_with_bytes(from, to, n_cols, call.made);
+  } else if (n_cols % 4 == 0) {
+    copy_row<float4>(from, to, n_cols);
+  } else {
+    copy_row<float>(from, to, n_cols);
+  }
+}
+
+const GatherRowsOp* gather_of(const CompileContext& context, int32_t node) {
+  return std::get_if<GatherRowsOp>(&context.node(node).op);
+}
+
 class CompiledGatherRows final : public CompiledOp {
  public:
-  CompiledGatherRows(const CompileContext& context, const Node& node, const GatherRowsOp& op)
-      : n_cols_(context.tensor(node.output).n_cols),
-        x_(context.address<const float>(op.x)),
-        outputs_(context.address<const int32_t>(op.outputs)),
-        y_(context.address<float>(node.output)) {
-    if (n_cols_ % kBlockColumns == 0) maker_.tensor = node.output;
+  CompiledGatherRows(const CompileContext& context, std::span<const int32_t> nodes)
+      : n_tensors_(static_cast<unsigned>(nodes.size())) {
+    TANDEM_CHECK(nodes.size() <= kMaxTensors);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const TensorId y = context.node(nodes[i]).output;
+      const auto n_cols = static_cast<int>(context.tensor(y).n_cols);
+      call_.tensors[i] = {context.address<const float>(gather_of(context, nodes[i])->x),
+                          context.address<float>(y), n_cols};
+      if (i == 0 && n_cols % kBlockColumns == 0) maker_.tensor = y;
+    }
+    call_.outputs = context.address<const int32_t>(gather_of(context, nodes[0])->outputs);
   }
 
   BytesMaker* bytes_maker() override { return &maker_; }
@@ -52,29 +83,33 @@ class CompiledGatherRows final : public CompiledOp {
   void launch(const LaunchContext& context) const override {
     const auto n = static_cast<unsigned>(context.shape.n_outputs);
     if (n == 0) return;
-    if (const MadeBytes made = maker_.bytes.made(context, n); made.any()) {
-      launch_overlapping(gather_with_bytes, n, kThreads, 0, context.stream, x_, outputs_, y_,
-                         static_cast<int>(n_cols_), made);
-    } else if (n_cols_ % 4 == 0) {
-      launch_overlapping(gather<float4>, n, kThreads, 0, context.stream, reinterpret_cast<const float4*>(x_),
-                         outputs_, reinterpret_cast<float4*>(y_), n_cols_ / 4);
-    } else {
-      launch_overlapping(gather<float>, n, kThreads, 0, context.stream, x_, outputs_, y_, n_cols_);
-    }
+    GatherCall call = call_;
+    call.made = maker_.bytes.made(context, n);
+    launch_overlapping(gather_kernel, dim3(n, n_tensors_), kThreads, 0, context.stream, call);
   }
 
  private:
-  int64_t n_cols_;
-  const float* x_;          // [n_tokens, n_cols]
-  const int32_t* outputs_;  // [n_outputs]
-  float* y_;                // [n_outputs, n_cols]
+  GatherCall call_{};
+  unsigned n_tensors_;
   BytesMaker maker_;
 };
 
 }  // namespace
 
-CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op) {
-  return std::make_unique<CompiledGatherRows>(context, node, op);
+Lowered<CompiledOpPtr> compile_gathers(const CompileContext& context, std::span<const int32_t> nodes) {
+  size_t n = 0;
+  while (n < std::min<size_t>(nodes.size(), kMaxTensors) && gather_of(context, nodes[n])) ++n;
+  const auto independent = [&] {
+    return gather_of(context, nodes[1])->x != context.node(nodes[0]).output &&
+           gather_of(context, nodes[1])->outputs == gather_of(context, nodes[0])->outputs;
+  };
+  if (n < 2 || !independent()) return {};
+  return {std::make_unique<CompiledGatherRows>(context, nodes.first(n)), n};
+}
+
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp&) {
+  const auto index = static_cast<int32_t>(&node - context.graph().nodes.data());
+  return std::make_unique<CompiledGatherRows>(context, std::span(&index, 1));
 }
 
 }  // namespace tandem::cuda

@@ -86,9 +86,10 @@ tandem_status tandem_session_append(tandem_session* session, const int32_t* ids,
     const std::span<const int32_t> tokens(ids, n_ids);
     check_ids(s.model(), tokens);
     s.start_call();
-    const std::span<const float> row = s.session().append(tokens, [&](int64_t) { return !s.interrupted(); });
+    const LogitsWanted wanted = logits != nullptr ? LogitsWanted::all : LogitsWanted::largest;
+    const TokenLogits row = s.session().append(tokens, wanted, [&](int64_t) { return !s.interrupted(); });
     if (row.empty()) return fail(TANDEM_INTERRUPTED, "interrupted");
-    if (logits != nullptr) *logits = row.data();
+    if (logits != nullptr) *logits = row.all().data();
     return TANDEM_OK;
   });
 }

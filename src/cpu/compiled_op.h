@@ -60,6 +60,7 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Add
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ScaleOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const SoftcapOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp& op);
+CompiledOpPtr compile(const CompileContext& context, const Node& node, const TopKOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const MergeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const JoinOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const ColumnsOp& op);

@@ -319,7 +319,7 @@ void Batcher::step(const Done& done) {
   if (slices_.empty()) return;
   std::vector<int64_t> before;
   for (const Text* text : of_part_) before.push_back(text->n_computed());
-  const auto logits = runtime_.step(slices_);
+  const auto logits = runtime_.step(slices_, wanted());
   if (!logits) return;  // nothing has happened; the next one will be smaller
   ++stats_.n_steps;
   for (size_t i = 0; i < of_part_.size(); ++i) {
@@ -331,18 +331,24 @@ void Batcher::step(const Done& done) {
   take_logits(*logits, done);
 }
 
-void Batcher::take_logits(std::span<const float> logits, const Done& done) {
-  const auto n_vocab = static_cast<size_t>(runtime_.model().hparams().n_vocab);
+// All logits if one text needs all.
+LogitsWanted Batcher::wanted() const {
+  const bool all = std::any_of(of_part_.begin(), of_part_.end(), [](const Text* text) {
+    return text->continuation.wanted() == LogitsWanted::all;
+  });
+  return all ? LogitsWanted::all : LogitsWanted::largest;
+}
+
+void Batcher::take_logits(const StepLogits& logits, const Done& done) {
+  size_t row = 0;
   for (size_t i = 0; i < of_part_.size(); ++i) {
-    if (slices_[i].n_outputs == 0) continue;
-    choose(*of_part_[i], logits.first(n_vocab), done);
-    logits = logits.subspan(n_vocab);
+    if (slices_[i].n_outputs > 0) choose(*of_part_[i], logits.row(row++), done);
   }
   std::erase_if(running_, [](const auto& t) { return t->ended; });
 }
 
 // The next token of a text; what goes wrong there ends this text only.
-void Batcher::choose(Text& text, std::span<const float> logits, const Done& done) {
+void Batcher::choose(Text& text, const TokenLogits& logits, const Done& done) {
   std::optional<StopReason> end;
   try {
     runtime_.check_finite(logits, text.n_computed() - 1);

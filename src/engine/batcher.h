@@ -89,8 +89,9 @@ class Batcher {
   int64_t n_until_others_part(Text& text, int64_t n);
   void publish(Text& text);
   void publish_state(Text& text);
-  void take_logits(std::span<const float> logits, const Done& done);
-  void choose(Text& text, std::span<const float> logits, const Done& done);
+  LogitsWanted wanted() const;
+  void take_logits(const StepLogits& logits, const Done& done);
+  void choose(Text& text, const TokenLogits& logits, const Done& done);
   void finish(Text& text, StopReason reason, const Done& done);
 
   Runtime& runtime_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/top_k.h"
+
 namespace tandem {
 
 Continuation::Continuation(const Vocab& vocab, Sampler& sampler, const GenerateOptions& options,
@@ -17,10 +19,16 @@ std::optional<StopReason> Continuation::ended() const {
   return std::nullopt;
 }
 
-Continuation::Choice Continuation::choose(std::span<const float> logits) {
+LogitsWanted Continuation::wanted() const {
+  const size_t n = sampler_.n_largest();
+  const bool few_suffice = n > 0 && n <= static_cast<size_t>(kMaxTopK) && options_.n_logprobs < 0;
+  return few_suffice ? LogitsWanted::largest : LogitsWanted::all;
+}
+
+Continuation::Choice Continuation::choose(const TokenLogits& logits) {
   Choice choice;
   choice.id = sampler_.sample(logits);
-  if (options_.n_logprobs >= 0) choice.logprobs = logprobs_of(logits, choice.id, options_.n_logprobs);
+  if (options_.n_logprobs >= 0) choice.logprobs = logprobs_of(logits.all(), choice.id, options_.n_logprobs);
   sampler_.accept(choice.id);
   ++n_generated_;
   if (vocab_.is_eog(choice.id)) {

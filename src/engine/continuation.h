@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "exec/executor.h"
 #include "sample/logprobs.h"
 #include "sample/sampler.h"
 #include "text/stream_detokenizer.h"
@@ -43,8 +44,10 @@ class Continuation {
     bool in_text = true;                                   // false: it only says that the text ends
     std::optional<TokenLogprobs> logprobs = std::nullopt;  // if the options ask for them
   };
+  // What of the logits to compute for the next token. If only the largest are there, it may ask for all nevertheless.
+  LogitsWanted wanted() const;
   // Chooses the next token. Throws what the sampler throws.
-  Choice choose(std::span<const float> logits);
+  Choice choose(const TokenLogits& logits);
   // Returns the rest of the text, if it ends for another reason than stop_text.
   std::string finish() { return detokenizer_.finish(); }
 

@@ -37,7 +37,7 @@ bool Generation::read(std::span<const int32_t> prompt, const Session::Progress& 
   n_keep_ = options_.n_keep < 0 ? session_.n_past() + static_cast<int64_t>(prompt.size()) : options_.n_keep;
   for (const int32_t id : prompt) sampler_.accept_prompt(id);
   text_.emplace(session_.model().vocab(), sampler_, options_, prompt);
-  logits_ = session_.append(prompt, [&](int64_t n_done) {
+  logits_ = session_.append(prompt, text_->wanted(), [&](int64_t n_done) {
     stats_.n_prompt = n_done;
     return !progress || progress(n_done);
   });
@@ -79,7 +79,7 @@ void Generation::append_last() {
   if (speculation_) {
     append_with_guesses();
   } else {
-    logits_ = session_.append(std::span(&*last_, 1));
+    logits_ = session_.append(std::span(&*last_, 1), text_->wanted());
   }
   last_.reset();
 }
@@ -97,18 +97,22 @@ void Generation::append_with_guesses() {
   double seconds = 0;
   {
     const Timer timer(seconds);
-    rows_ = guesses.empty() ? session_.append(tokens) : session_.append_all(tokens);
+    if (guesses.empty()) {
+      logits_ = session_.append(tokens, text_->wanted());
+    } else {
+      rows_ = session_.append_all(tokens, text_->wanted());
+      logits_ = rows_.row(0);
+    }
   }
   speculation_->add_step(n_again + static_cast<int64_t>(tokens.size()), seconds);
   guesses_.assign(guesses.begin(), guesses.end());
   n_used_ = 0;
-  logits_ = row(0);
 }
 
 // If the last token was guessed, its logits are there.
 bool Generation::use_guess() {
   if (n_used_ == guesses_.size() || guesses_[n_used_] != *last_) return false;
-  logits_ = row(++n_used_);
+  logits_ = rows_.row(++n_used_);
   last_.reset();
   return true;
 }
@@ -124,11 +128,6 @@ void Generation::drop_guesses() {
                         now.lost_seconds - speculation_before_.lost_seconds};
 }
 
-std::span<const float> Generation::row(size_t i) const {
-  const auto n_vocab = static_cast<size_t>(session_.model().hparams().n_vocab);
-  return rows_.subspan(i * n_vocab, n_vocab);
-}
-
 bool Generation::can_shift() const {
   const int64_t n_keep = std::min(n_keep_, n_past());
   return options_.context_shift && (n_past() - n_keep) / 2 >= 1;
@@ -141,7 +140,7 @@ void Generation::shift() {
   const int64_t n_drop = (session_.n_past() - n_keep) / 2;
   const std::vector<int32_t> rest(session_.tokens().begin() + n_keep + n_drop, session_.tokens().end());
   session_.truncate(n_keep);
-  if (!rest.empty()) session_.append(rest);
+  if (!rest.empty()) session_.append(rest, LogitsWanted::largest);
   ++stats_.n_shifts;
 }
 

@@ -74,20 +74,19 @@ class Generation {
   void append_with_guesses();
   bool use_guess();
   void drop_guesses();
-  std::span<const float> row(size_t i) const;
 
   Session& session_;
   Sampler& sampler_;
   const GenerateOptions& options_;
   std::optional<Continuation> text_;
-  std::span<const float> logits_;
+  TokenLogits logits_;
   std::optional<int32_t> last_;  // chosen, not yet in the session but perhaps as a guess
   Speculation* speculation_;
   // The last tokens of the session are guesses, of which the first n_used_ were right; and the logits of the token
-  // before them and of each, [1 + guesses, n_vocab].
+  // before them and of each.
   std::vector<int32_t> guesses_;
   size_t n_used_ = 0;
-  std::span<const float> rows_;
+  StepLogits rows_;
   SpeculationStats speculation_before_;
   ExpertCounts experts_before_;
   int64_t n_keep_ = 0;

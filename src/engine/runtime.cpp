@@ -17,9 +17,10 @@ namespace {
 constexpr int64_t kSmallestUbatch = 32;  // that the out-of-memory ladder goes to
 
 // No NaN and no +infinity. (-infinity is how some models rule out a token.)
-bool all_usable(std::span<const float> row) {
+bool all_usable(const TokenLogits& logits) {
+  if (logits.n_top() > 0) return logits.top_logit(0) < INFINITY;  // NaN comes first
   bool usable = true;
-  for (float x : row) usable &= x < INFINITY;
+  for (float x : logits.all()) usable &= x < INFINITY;
   return usable;
 }
 
@@ -270,13 +271,13 @@ void Runtime::check_vocabulary(std::span<const int32_t> tokens) const {
   }
 }
 
-void Runtime::check_finite(std::span<const float> logits, int64_t position) const {
+void Runtime::check_finite(const TokenLogits& logits, int64_t position) const {
   if (all_usable(logits)) return;
   throw_error(ErrorCode::numeric, "{}: the logits at position {} are not finite (NaN or infinity)",
               model_.path(), position);
 }
 
-std::optional<std::span<const float>> Runtime::step(std::span<const BatchSlice> slices) {
+std::optional<StepLogits> Runtime::step(std::span<const BatchSlice> slices, LogitsWanted wanted) {
   if (!prefill_) build_down_the_ladder();  // an earlier call found no memory
   TANDEM_CHECK(!slices.empty() && static_cast<int64_t>(slices.size()) <= n_sequences());
   size_t n_appended = 0;
@@ -301,7 +302,7 @@ std::optional<std::span<const float>> Runtime::step(std::span<const BatchSlice> 
     throw;
   }
   try {
-    return run(slices);
+    return run(slices, wanted);
   } catch (const Error& e) {
     rollback();
     if (!recover(e)) throw;
@@ -357,8 +358,9 @@ size_t Runtime::join_hidden(std::span<const BatchSlice> slices) {
   return hidden_.size();
 }
 
-std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
+StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted) {
   StepInputs inputs;
+  inputs.wanted = wanted;
   inputs.shape = fill_inputs(slices);
   const auto n_tokens = static_cast<size_t>(inputs.shape.n_tokens);
   const auto set = [&](Input which, std::span<const int32_t> data) {
@@ -390,7 +392,8 @@ std::span<const float> Runtime::run(std::span<const BatchSlice> slices) {
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
       inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;
-  return executor_->run(decodes ? *decode_ : *prefill_, inputs);
+  executor_->run(decodes ? *decode_ : *prefill_, inputs);
+  return {*executor_, static_cast<size_t>(model_.hparams().n_vocab)};
 }
 
 Device& Runtime::kv_device(size_t layer) const {

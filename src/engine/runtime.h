@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "engine/model.h"
+#include "engine/step_logits.h"
 #include "exec/executor.h"
 #include "exec/expert_counts.h"
 #include "kv/cache.h"
@@ -68,19 +69,19 @@ class Runtime {
     return is_recurrent() ? &cache_->state_slots() : nullptr;
   }  // null without states
 
-  // Appends the slices' tokens, each of another sequence, and returns the wanted logits [outputs, n_vocab]
-  // in the order of the slices, valid until the next step. Returns nothing, and changes nothing, if memory
+  // Appends the slices' tokens, each of another sequence, and returns the logits of the outputs in the order
+  // of the slices, valid until the next step. Returns nothing, and changes nothing, if memory
   // ran out and the ladder freed some: call it again with at most n_ubatch() tokens. If it throws, the
   // sequences are as before. Throws Error(out_of_memory) also if the cache has no free blocks.
-  std::optional<std::span<const float>> step(std::span<const BatchSlice> slices);
+  std::optional<StepLogits> step(std::span<const BatchSlice> slices, LogitsWanted wanted = LogitsWanted::all);
   // What the last step made of its tokens, [n_tokens, n_embd], valid until the next one; empty unless
   // ContextOptions::keeps_hidden.
   std::span<const float> hidden() const { return executor_->hidden(); }
 
   // Throws Error(usage) for an id that is not in the vocabulary.
   void check_vocabulary(std::span<const int32_t> tokens) const;
-  // Throws Error(numeric) when the logits [n_vocab] of the token at `position` are not finite.
-  void check_finite(std::span<const float> logits, int64_t position) const;
+  // Throws Error(numeric) when the logits of the token at `position` are not finite.
+  void check_finite(const TokenLogits& logits, int64_t position) const;
 
   // The cache of a sequence, as rows of the layer's dtypes: [n_tokens, n_head_kv, head_dim]; of a recurrent
   // layer, one row for each of the sequence's states.
@@ -91,8 +92,10 @@ class Runtime {
   void read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
   void write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows);
   // One whole block of the sequence, which has rows [block_size, n_head_kv, head_dim].
-  void read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, std::byte* rows) const;
-  void write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, const std::byte* rows);
+  void read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
+                  std::byte* rows) const;
+  void write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
+                   const std::byte* rows);
   // Appends positions whose blocks (and state) the caller writes next.
   void append_unwritten(KvSequence& sequence, int64_t n_tokens);
   // Reads and writes one state of a recurrent layer.
@@ -118,7 +121,7 @@ class Runtime {
   void build_down_the_ladder();
   bool step_down(const std::string& reason);
   bool recover(const Error& error);
-  std::span<const float> run(std::span<const BatchSlice> slices);
+  StepLogits run(std::span<const BatchSlice> slices, LogitsWanted wanted);
   StepShape fill_inputs(std::span<const BatchSlice> slices);
   size_t join_hidden(std::span<const BatchSlice> slices);
   const KvLayer& kv_layer(size_t layer) const;

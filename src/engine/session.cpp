@@ -35,8 +35,12 @@ int64_t Session::step_size(int64_t n_left) const {
 }
 
 std::span<const float> Session::append(std::span<const int32_t> tokens, const Progress& progress) {
+  return append(tokens, LogitsWanted::all, progress).all();
+}
+
+TokenLogits Session::append(std::span<const int32_t> tokens, LogitsWanted wanted, const Progress& progress) {
   check_tokens(tokens);
-  std::span<const float> logits;
+  TokenLogits logits;
   const int64_t n_again = n_past() - n_cached();  // without a state since truncate()
   const std::vector<int32_t> all = n_again > 0 ? with_missing(tokens) : std::vector<int32_t>();
   const std::span<const int32_t> work = n_again > 0 ? std::span<const int32_t>(all) : tokens;
@@ -44,9 +48,9 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, const Pr
   for (int64_t done = 0; done < n;) {
     const int64_t count = step_size(n - done);
     const BatchSlice slice{&sequence_, work.subspan(done, count), 1};
-    const auto result = runtime_.step(std::span(&slice, 1));
+    const auto result = runtime_.step(std::span(&slice, 1), wanted);
     if (!result) continue;  // with what may be a smaller micro-batch
-    logits = *result;
+    logits = result->row(0);
     done += count;
     const int64_t first_new = std::max(done - count, n_again);
     if (done > first_new) tokens_.insert(tokens_.end(), work.begin() + first_new, work.begin() + done);
@@ -61,19 +65,19 @@ std::span<const float> Session::append(std::span<const int32_t> tokens, std::spa
   check_tokens(tokens);
   TANDEM_CHECK(!sequence_.is_recurrent());
   const auto n = static_cast<int64_t>(tokens.size()), n_embd = model().hparams().n_embd;
-  std::span<const float> logits;
+  TokenLogits logits;
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min(runtime_.n_ubatch(), n - done);
     const BatchSlice slice{&sequence_, tokens.subspan(done, count), 1,
                            hidden.subspan(done * n_embd, count * n_embd)};
     const auto result = runtime_.step(std::span(&slice, 1));
     if (!result) continue;
-    logits = *result;
+    logits = result->row(0);
     done += count;
     tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
   }
   runtime_.check_finite(logits, n_past() - 1);
-  return logits;
+  return logits.all();
 }
 
 std::span<const float> Session::hidden() const {
@@ -103,19 +107,20 @@ int64_t Session::max_checked() const {
 }
 
 std::span<const float> Session::append_all(std::span<const int32_t> tokens) {
+  return append_all(tokens, LogitsWanted::all).all();
+}
+
+StepLogits Session::append_all(std::span<const int32_t> tokens, LogitsWanted wanted) {
   check_tokens(tokens);
   TANDEM_CHECK(static_cast<int64_t>(tokens.size()) <= max_checked());
   const std::vector<int32_t> work = with_missing(tokens);
   const BatchSlice slice{&sequence_, work, static_cast<int64_t>(tokens.size())};
-  std::optional<std::span<const float>> logits;
-  while (!logits) logits = runtime_.step(std::span(&slice, 1));
+  std::optional<StepLogits> logits;
+  while (!logits) logits = runtime_.step(std::span(&slice, 1), wanted);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   hand_out_hidden(slice);
-  const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
-  for (size_t row = 0; row < tokens.size(); ++row) {
-    runtime_.check_finite(logits->subspan(row * n_vocab, n_vocab),
-                          n_past() - static_cast<int64_t>(tokens.size() - row));
-  }
+  for (size_t row = 0; row < tokens.size(); ++row)
+    runtime_.check_finite(logits->row(row), n_past() - static_cast<int64_t>(tokens.size() - row));
   return *logits;
 }
 
@@ -127,7 +132,6 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
     if (runtime_.step(std::span(&slice, 1))) hand_out_hidden(slice);
   }
   const auto n = static_cast<int64_t>(tokens.size());
-  const auto n_vocab = static_cast<size_t>(model().hparams().n_vocab);
   for (int64_t done = 0; done < n;) {
     const int64_t count = std::min({runtime_.n_ubatch(), runtime_.max_outputs(), n - done});
     const BatchSlice slice{&sequence_, tokens.subspan(done, count), count};
@@ -135,11 +139,9 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
     if (!logits) continue;
     tokens_.insert(tokens_.end(), slice.tokens.begin(), slice.tokens.end());
     hand_out_hidden(slice);
-    for (int64_t row = 0; row < count; ++row) {
-      runtime_.check_finite(logits->subspan(static_cast<size_t>(row) * n_vocab, n_vocab),
-                            n_past() - count + row);
-    }
-    fn(done, count, *logits);
+    for (int64_t row = 0; row < count; ++row)
+      runtime_.check_finite(logits->row(static_cast<size_t>(row)), n_past() - count + row);
+    fn(done, count, logits->all());
     done += count;
   }
 }

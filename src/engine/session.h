@@ -42,6 +42,9 @@ class Session {
   // NaN.
   using Progress = std::function<bool(int64_t n_done)>;
   std::span<const float> append(std::span<const int32_t> tokens, const Progress& progress = nullptr);
+  // The same for those who may do with the largest logits.
+  TokenLogits append(std::span<const int32_t> tokens, LogitsWanted wanted,
+                     const Progress& progress = nullptr);
 
   // As append, for the session of an MTP model: each token comes with what the model made of the token before it,
   // hidden [n, n_embd].
@@ -58,6 +61,7 @@ class Session {
   // As append, in one step and for at most max_checked() tokens, and returns the logits [n, n_vocab] after each of
   // them.
   std::span<const float> append_all(std::span<const int32_t> tokens);
+  StepLogits append_all(std::span<const int32_t> tokens, LogitsWanted wanted);
   // That append_all() takes next. Needs options.context.n_draft; 0 without.
   int64_t max_checked() const;
 

@@ -27,6 +27,7 @@ Program::Program(Executor& executor, Graph graph, Schedule schedule)
 }
 
 Program::~Program() {
+  if (executor_.last_.program == this) executor_.last_ = {};
   std::erase(executor_.programs_, this);
 }
 
@@ -118,6 +119,7 @@ void Executor::grow_arena(size_t d, size_t n_bytes) {
   Arena& arena = arenas_[d];
   if (n_bytes <= arena.n_bytes) return;
   for (Program* program : programs_) program->executables_.clear();
+  last_ = {};
   if (arena.base) devices_[d]->free(arena.base);
   arena = Arena{};
   arena.base = devices_[d]->alloc(n_bytes);
@@ -180,7 +182,7 @@ void Executor::bind_groups(Program& program) {
   }
 }
 
-std::span<const float> Executor::run(Program& program, const StepInputs& inputs) {
+void Executor::run(Program& program, const StepInputs& inputs) {
   const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::hot_from)];
   if (program.while_hot_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
     return run(*program.while_hot_, inputs);
@@ -188,13 +190,20 @@ std::span<const float> Executor::run(Program& program, const StepInputs& inputs)
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.executables_.empty()) prepare(program);
+  last_ = {};
   try {
     begin_step(program, inputs);
     for (const Command& command : program.schedule_.commands) execute(program, command, inputs);
     const Graph& graph = program.graph_;
     const Partition& partition = program.schedule_.partition;
-    last_hidden_ = result(program, graph.hidden, partition.hidden_device, inputs.shape);
-    return result(program, graph.logits, partition.logits_device, inputs.shape);
+    last_.shape = {inputs.shape.n_tokens, inputs.shape.n_outputs};
+    last_.hidden = result(program, graph.hidden, partition.hidden_device, inputs.shape);
+    last_.has_logits = !is_left(program, graph.logits, inputs.wanted);
+    if (!last_.has_logits) {
+      last_.top = result(program, graph.top, partition.logits_device, inputs.shape);
+      last_.n_top = static_cast<size_t>(graph.tensor(graph.top).n_cols / 2);
+    }
+    last_.program = &program;
   } catch (...) {
     abandon_step();
     throw;
@@ -226,7 +235,9 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::join_cache: return kv_stream_.join(c.cache);
     case CommandKind::write_back: return kv_stream_.write_back(c.cache);
     case CommandKind::run: return run_segment(program, c, inputs.shape);
-    case CommandKind::collect: return collect(program, c, inputs.shape);
+    case CommandKind::collect:
+      if (!is_left(program, c.tensor, inputs.wanted)) bring(program, c.tensor, c.device, inputs.shape);
+      return;
   }
 }
 
@@ -291,15 +302,31 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
 
 // Where a tensor goes that a device other than the host returns.
 std::vector<float>& Executor::collected(const Graph& graph, TensorId tensor) {
-  return tensor == graph.logits ? logits_ : hidden_;
+  return tensor == graph.logits ? logits_ : tensor == graph.top ? top_ : hidden_;
 }
 
-void Executor::collect(const Program& program, const Command& c, const StepShape& shape) {
-  const size_t d = c.device.index();
-  const Tensor& tensor = program.graph_.tensor(c.tensor);
+// Whether a step leaves a result where it is: of the logits and the largest of them it brings what is wanted.
+bool Executor::is_left(const Program& program, TensorId tensor, LogitsWanted wanted) {
+  const bool brings_top = program.schedule_.partition.has_top && wanted == LogitsWanted::largest;
+  return tensor == program.graph_.logits ? brings_top : tensor == program.graph_.top && !brings_top;
+}
+
+// Copies a tensor to the host and waits for it.
+void Executor::bring(const Program& program, TensorId id, DeviceId device, const StepShape& shape) {
+  const size_t d = device.index();
+  const Tensor& tensor = program.graph_.tensor(id);
   const DevicePtr address = program.addresses_[d][tensor.storage];
-  devices_[d]->copy_out(collected(program.graph_, c.tensor).data(), address, step_bytes(tensor, shape));
+  devices_[d]->copy_out(collected(program.graph_, id).data(), address, step_bytes(tensor, shape));
   devices_[d]->wait(devices_[d]->record());
+}
+
+std::span<const float> Executor::logits() {
+  TANDEM_CHECK(last_.program != nullptr);
+  const Program& program = *last_.program;
+  const DeviceId device = program.schedule_.partition.logits_device;
+  if (!last_.has_logits) bring(program, program.graph_.logits, device, last_.shape);
+  last_.has_logits = true;
+  return result(program, program.graph_.logits, device, last_.shape);
 }
 
 // What the step returns in `tensor`, which `device` has made; nothing for kNoTensor.
@@ -316,6 +343,7 @@ std::span<const float> Executor::result(const Program& program, TensorId tensor,
 // After a failure: forgets what the slots hold, which is unknown now, and waits until nothing that was
 // issued still uses host memory.
 void Executor::abandon_step() {
+  last_ = {};
   stream_.forget();
   disk_.forget();
   cache_->forget();

@@ -19,12 +19,17 @@
 
 namespace tandem {
 
+// What of the logits a step brings to the host: all; or, where their device picks them out (Graph::top), the largest of each
+// output, and all only when they are asked for.
+enum class LogitsWanted : uint8_t { all, largest };
+
 // The data of one step. Sizes must fit the program's ShapeClass.
 struct StepInputs {
   StepShape shape;
   // [Input]: n_tokens values each, except outputs, [n_outputs], and block_table, [rows, max_blocks] with at
   // most max_sequences rows, and hidden, the bits of [n_tokens, n_embd] floats.
   std::array<std::span<const int32_t>, kInputCount> data;
+  LogitsWanted wanted = LogitsWanted::all;
 };
 
 // Bytes that run() copied between devices, for reports and tests. Streamed weights are counted separately.
@@ -49,10 +54,15 @@ class Executor {
   // support.
   std::unique_ptr<Program> compile(Graph graph);
 
-  // Runs a step. Returns the logits, [n_outputs, n_vocab], which stay valid until the next run.
-  std::span<const float> run(Program& program, const StepInputs& inputs);
+  // Runs a step. What it returns stays valid until the next run.
+  void run(Program& program, const StepInputs& inputs);
+  // The logits of the last run, [n_outputs, n_vocab]; brings them if it brought the largest alone. Throws Error(io).
+  std::span<const float> logits();
+  // The largest ones, [n_outputs, 2 * n_top()], if that is what it brought; else empty.
+  std::span<const float> top() const { return last_.top; }
+  size_t n_top() const { return last_.n_top; }
   // What the last run made of its tokens, [n_tokens, n_embd], if its graph keeps it; valid as long.
-  std::span<const float> hidden() const { return last_hidden_; }
+  std::span<const float> hidden() const { return last_.hidden; }
 
   const TransferStats& transfers() const { return transfers_; }
   // Bytes on a device for uploaded weights and for activations.
@@ -94,7 +104,8 @@ class Executor {
   void feed(const Program& program, size_t device, const StepInputs& inputs);
   void copy(const Program& program, const Command& command, const StepShape& shape);
   std::vector<float>& collected(const Graph& graph, TensorId tensor);
-  void collect(const Program& program, const Command& command, const StepShape& shape);
+  static bool is_left(const Program& program, TensorId tensor, LogitsWanted wanted);
+  void bring(const Program& program, TensorId tensor, DeviceId device, const StepShape& shape);
   std::span<const float> result(const Program& program, TensorId tensor, DeviceId device,
                                 const StepShape& shape);
   void abandon_step();
@@ -112,9 +123,17 @@ class Executor {
   KvStream kv_stream_;
   std::vector<Arena> arenas_;  // one per device, shared by all programs
   std::vector<Program*> programs_;
-  std::vector<std::byte> staging_;      // for copies between two GPUs
-  std::vector<float> logits_, hidden_;  // if they are computed on a GPU
-  std::span<const float> last_hidden_;
+  std::vector<std::byte> staging_;            // for copies between two GPUs
+  std::vector<float> logits_, top_, hidden_;  // if they are computed on a GPU
+  // What the last run has left. Logits that are still on their device are lost when its arena moves.
+  struct LastRun {
+    const Program* program = nullptr;  // null: none, or it failed
+    StepShape shape;
+    bool has_logits = false;
+    std::span<const float> top, hidden;
+    size_t n_top = 0;
+  };
+  LastRun last_;
   TransferStats transfers_;
 };
 

@@ -32,6 +32,7 @@ class Partitioner {
     const auto end = static_cast<int32_t>(graph_.nodes.size());
     result_.logits_device = made_on_[graph_.logits].value();
     touch(result_.logits_device, graph_.logits, end);
+    if (result_.has_top) touch(result_.logits_device, graph_.top, end);
     if (graph_.hidden != kNoTensor) {
       result_.hidden_device = made_on_[graph_.hidden].value();
       touch(result_.hidden_device, graph_.hidden, end);
@@ -43,7 +44,12 @@ class Partitioner {
  private:
   void place_node(int32_t index) {
     const Node& node = graph_.nodes[index];
-    const DeviceId device = placement_.runs_on(graph_, node);
+    const DeviceId device =
+        makes_top(node) ? made_on_[graph_.logits].value() : placement_.runs_on(graph_, node);
+    if (makes_top(node)) {
+      if (device.is_host()) return;
+      result_.has_top = true;
+    }
     TANDEM_CHECK(device.index() < n_devices_);
     const std::optional<size_t> group = group_of(node, device);
     const std::optional<size_t> cache = cache_of(node);
@@ -65,9 +71,11 @@ class Partitioner {
     touch(device, node.output, index);
   }
 
+  bool makes_top(const Node& node) const { return graph_.top != kNoTensor && node.output == graph_.top; }
+
   void find_host_uses() {
     for (const Node& node : graph_.nodes) {
-      if (!placement_.runs_on(graph_, node).is_host()) continue;
+      if (makes_top(node) || !placement_.runs_on(graph_, node).is_host()) continue;
       for (TensorId id : inputs_of(node.op)) host_uses_[id] = true;
     }
   }

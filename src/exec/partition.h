@@ -1,7 +1,8 @@
 // Partition: a graph cut into segments in order, each on one device, with the copies between them and the
 // layout of each device's activations. Layers with streamed weights have segments of their own, so that
 // each waits for its weights as late as possible and frees its slot as early as possible. A node with a
-// device of its own starts a new segment if the host waits for a result of the current one.
+// device of its own starts a new segment if the host waits for a result of the current one. The node of Graph::top runs where
+// the logits are made, and not at all on the host, which has them.
 #pragma once
 
 #include <optional>
@@ -56,6 +57,7 @@ struct Partition {
   std::vector<std::vector<size_t>> arena_offsets;
   std::vector<size_t> arena_bytes;  // [device]
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
+  bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
 
   static constexpr size_t kNowhere = SIZE_MAX;
 };

@@ -8,7 +8,10 @@ namespace {
 class Scheduler {
  public:
   Scheduler(const Graph& graph, Partition partition, size_t n_devices)
-      : graph_(graph), reads_host_(n_devices, false), sent_(graph.tensors.size(), 0) {
+      : graph_(graph),
+        reads_inputs_(n_devices, false),
+        reads_host_(n_devices, false),
+        sent_(graph.tensors.size(), 0) {
     schedule_.partition = std::move(partition);
     schedule_.n_events = n_devices;  // the first ones belong to reads_host_
   }
@@ -40,7 +43,7 @@ class Scheduler {
       if (partition().inputs[d].empty()) continue;
       const DeviceId device = DeviceId::at(d);
       add({.kind = CommandKind::feed, .device = device});
-      if (!device.is_host()) record_host_reads(device);
+      reads_inputs_[d] = !device.is_host();
     }
     for (size_t c = 0; c < partition().caches.size(); ++c) {
       if (cache(c).turn.first) fetch_cache(c);
@@ -76,9 +79,19 @@ class Scheduler {
       add({.kind = CommandKind::record, .device = device, .event = event});
       add({.kind = CommandKind::wait, .device = device, .event = event});
     }
+    for (size_t d = 0; d < reads_inputs_.size(); ++d) {
+      if (reads_inputs_[d] && !is_collected(DeviceId::at(d))) record_host_reads(DeviceId::at(d));
+    }
     wait_for_host_reads();
     collect(partition().hidden_device, graph_.hidden);
+    if (partition().has_top) collect(partition().logits_device, graph_.top);
     collect(partition().logits_device, graph_.logits);
+  }
+
+  // Whether the host waits at the end for all that the device does.
+  bool is_collected(DeviceId device) const {
+    return device == partition().logits_device ||
+           (graph_.hidden != kNoTensor && device == partition().hidden_device);
   }
 
   void collect(DeviceId device, TensorId tensor) {
@@ -94,6 +107,7 @@ class Scheduler {
     for (const Transfer& t : s.transfers) {
       if (t.to.is_host()) {
         add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
+        reads_inputs_[t.from.index()] = false;
         continue;
       }
       if (!t.from.is_host()) wait_for_host_reads();  // which read the staging memory of the copy
@@ -118,13 +132,14 @@ class Scheduler {
   }
 
   // A copy to a device reads host memory later. The event with the device's index marks the point where it
-  // has read all of it.
+  // has read all of it. The step's inputs are no segment's to overwrite: the host waits at the end of the step.
   void record_host_reads(DeviceId device) {
     add({.kind = CommandKind::record, .device = device, .event = device.index()});
     reads_host_[device.index()] = true;
   }
   void wait_for_host_reads(size_t d) {
     if (reads_host_[d]) add({.kind = CommandKind::wait, .device = DeviceId::at(d), .event = d});
+    if (reads_host_[d]) reads_inputs_[d] = false;
     reads_host_[d] = false;
   }
   void wait_for_host_reads() {
@@ -163,6 +178,7 @@ class Scheduler {
   const Graph& graph_;
   std::vector<size_t> last_use_;    // [group] its last segment
   bool fetches_from_disk_ = false;  // of any group
+  std::vector<bool> reads_inputs_;  // [device] was fed, and the host has not waited for it since
   std::vector<bool> reads_host_;    // [device] has copies from host memory that the host has not waited for
   std::vector<size_t> sent_;        // [TensorId] the event of its copy to the host
 };

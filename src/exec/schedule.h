@@ -32,7 +32,7 @@ enum class CommandKind : uint8_t {
   join_cache,     // the device waits until that copy is complete
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device
-  collect,        // copy `tensor`, the logits or `hidden`, from the device to the host and wait for it
+  collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
 };
 inline constexpr int kCommandKinds = 15;
 

@@ -1,8 +1,10 @@
 #include "graph/builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "graph/top_k.h"
 
 namespace tandem {
 
@@ -223,6 +225,11 @@ TensorId GraphBuilder::softcap(TensorId x, float cap) {
   return append(SoftcapOp{x, cap}, tensor(x).n_cols, tensor(x).extent);
 }
 
+TensorId GraphBuilder::top_k(TensorId x, int64_t k) {
+  TANDEM_CHECK(k >= 1 && k <= kMaxTopK && k <= tensor(x).n_cols);
+  return append(TopKOp{x, k}, 2 * k, tensor(x).extent);
+}
+
 TensorId GraphBuilder::columns(TensorId x, const ColumnsParams& p) {
   TANDEM_CHECK(p.period > 0 && tensor(x).n_cols % p.period == 0 && p.first >= 0 && p.width > 0 &&
                p.first + p.width <= p.period);
@@ -276,6 +283,8 @@ Graph GraphBuilder::finish(TensorId logits, TensorId hidden) {
   TANDEM_CHECK(hidden == kNoTensor || tensor(hidden).extent == Extent::tokens);
   graph_.logits = logits;
   graph_.hidden = hidden;
+  if (const int64_t k = std::min(graph_.shape.n_top, tensor(logits).n_cols); k > 0)
+    graph_.top = top_k(logits, k);
   return std::move(graph_);
 }
 

@@ -40,7 +40,7 @@ class GraphBuilder {
   TensorId head_linear(TensorId x, const Weight* w);  // w has a matrix for each head
   TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr);
   TensorId hadamard(TensorId x, int64_t width);  // width 0: x as it is
-  void kv_write(TensorId k, TensorId v);  // v kNoTensor: values are in the keys
+  void kv_write(TensorId k, TensorId v);         // v kNoTensor: values are in the keys
   TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr);
   TensorId latent_attention(TensorId q, const LatentAttentionParams& params, const Weight* k_up,
                             const Weight* v_up);
@@ -56,6 +56,7 @@ class GraphBuilder {
   TensorId add(TensorId a, TensorId b, float factor = 1.0f, TensorId gate = kNoTensor);
   TensorId scale(TensorId x, float factor);
   TensorId softcap(TensorId x, float cap);
+  TensorId top_k(TensorId x, int64_t k);
   TensorId join(TensorId a, TensorId b, TensorId residual = kNoTensor);
   TensorId columns(TensorId x, const ColumnsParams& params);
   TensorId gate(TensorId x, TensorId gate, GateKind kind);
@@ -66,7 +67,8 @@ class GraphBuilder {
   TensorId ssm_scan(TensorId xbc, TensorId dt, const SsmScanParams& params, const SsmScanWeights& weights);
   TensorId gather_outputs(TensorId x);  // selects the rows whose logits are requested
 
-  // Finishes the graph. `logits` is [max_outputs, n_vocab]; `hidden`, if the step returns it, [max_tokens, n_embd].
+  // Finishes the graph. `logits` is [max_outputs, n_vocab]; `hidden`, if the step returns it, [max_tokens, n_embd]. Adds top_k
+  // of the logits if the shape asks for it.
   Graph finish(TensorId logits, TensorId hidden = kNoTensor);
 
  private:

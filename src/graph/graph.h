@@ -22,6 +22,7 @@ struct ShapeClass {
   int64_t n_deferred = 0;  // of a token's experts, those of the lowest rank, whose sum joins one layer later
   int64_t n_ctx = 0;  // maximum length of a sequence: some models use other RoPE factors when it is large
   LatentForm latent_form = LatentForm::cheaper;
+  int64_t n_top = 0;                          // largest logits of each output, Graph::top
   bool keeps_hidden = false;                  // a step returns what it made of every token, Graph::hidden
   std::vector<KvRotation> kv_rotations = {};  // of each layer's cache; empty: none is rotated
 
@@ -36,6 +37,7 @@ struct Graph {
   std::vector<Node> nodes;                     // in execution order
   std::array<TensorId, kInputCount> inputs{};  // kNoTensor: not used by this graph
   TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
+  TensorId top = kNoTensor;     // [max_outputs, 2 * n_top] F32, top_k of the logits; if asked for
   TensorId hidden = kNoTensor;  // [max_tokens, n_embd] F32, which the output head reads; if kept
 
   const Tensor& tensor(TensorId id) const { return tensors[id]; }

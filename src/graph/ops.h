@@ -412,6 +412,17 @@ struct GatherRowsOp {
   static auto inputs(auto& op) { return std::tie(op.x, op.outputs); }
 };
 
+// top_k: -> y[n, 2 * k] F32: the k columns with the largest values of each row (I32 bits) in the first k columns, by descending
+// value, the lower column first where they are equal, and their values in the others. NaN comes first, so the first value tells
+// whether all are numbers below infinity.
+struct TopKOp {
+  TensorId x = kNoTensor;  // [n, c]
+  int64_t k = 0;           // at most kMaxTopK and c
+
+  static constexpr std::string_view kName = "top_k";
+  static auto inputs(auto& op) { return std::tie(op.x); }
+};
+
 // merge: -> y[n, H * hd_v], attention over both parts of a cache. For each head it is the mean of the
 // parts' results, weighted by e^logarithm (arXiv:2205.14135, merging of blocks).
 struct MergeParams {
@@ -438,7 +449,7 @@ struct JoinOp {
 using Op =
     std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
                  GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp,
-                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp, HadamardOp>;
+                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp, HadamardOp, TopKOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);

@@ -228,7 +228,7 @@ class StepClock final : GroupSlots {
       case CommandKind::write_back: return write_back(c.cache);
       case CommandKind::run:
         return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
-      case CommandKind::collect: give(d, over_bus(d, c.tensor)); return reach(0, at_[d]);
+      case CommandKind::collect: return collect(c);
     }
   }
 
@@ -265,6 +265,12 @@ class StepClock final : GroupSlots {
     if (!c.from.is_host()) give(from, over_bus(from, c.tensor));
     if (!c.from.is_host() && !c.device.is_host()) reach(0, at_[from]);
     if (!c.device.is_host()) give(to, over_bus(to, c.tensor));
+  }
+  // All logits are seldom asked for where the largest of them come.
+  void collect(const Command& c) {
+    if (c.tensor == graph_.logits && partition().has_top) return;
+    give(c.device.index(), over_bus(c.device.index(), c.tensor));
+    reach(0, at_[c.device.index()]);
   }
   double over_bus(size_t d, TensorId id) const {
     return rates_[d].stage_s + tensor_bytes(graph_.tensor(id), load_) / rates_[d].bus_bytes_per_s;

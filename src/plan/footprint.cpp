@@ -61,7 +61,7 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
       ++bus.n_transfers;
     }
   }
-  const Tensor& logits = graph.tensor(graph.logits);
+  const Tensor& logits = graph.tensor(partition.has_top ? graph.top : graph.logits);
   if (!partition.logits_device.is_host()) bus.logits = row_bytes(logits.dtype, logits.n_cols);
   if (graph.hidden != kNoTensor && !partition.hidden_device.is_host())
     bus.logits += row_bytes(DType::F32, graph.tensor(graph.hidden).n_cols);

@@ -164,6 +164,8 @@ NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, c
   const Tensor& out = graph.tensor(write ? write->k : node.output);
   const double n = rows_of(out, load);
   if (const auto* moe = std::get_if<MoeFfnOp>(&node.op)) return moe_work(graph, node, *moe, n);
+  if (const auto* top = std::get_if<TopKOp>(&node.op))
+    return {.n_bytes = tensor_bytes(graph.tensor(top->x), load)};
   const double activations = 3 * n * static_cast<double>(out.n_cols) * sizeof(float);
   if (const auto* heads = std::get_if<HeadLinearOp>(&node.op)) {
     const double n_mats = static_cast<double>(graph.tensor(heads->weight).weight->n_mats);

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
+#include "graph/top_k.h"
 #include "plan/kv_formats.h"
 
 namespace tandem {
@@ -261,6 +262,7 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   capacity.n_draft = shape.n_draft;
   capacity.n_deferred = shape.n_deferred;
   capacity.max_tokens = capacity.max_outputs = shape.n_sequences + shape.n_draft;
+  capacity.n_top = shape.all_logits ? 0 : kMaxTopK;
   graphs.decode = architecture.build(capacity);
   capacity.max_tokens = shape.n_ubatch;
   if (shape.all_logits) {

@@ -19,6 +19,12 @@ void Candidates::assign_largest(LogitScan& scan, size_t k) {
   n_sorted_ = 0;
 }
 
+void Candidates::assign_top(const TokenLogits& logits, size_t k) {
+  items_.resize(std::min(k, logits.n_top()));
+  for (size_t i = 0; i < items_.size(); ++i) items_[i] = {logits.top_id(i), logits.top_logit(i), 0.0f};
+  n_sorted_ = items_.size();
+}
+
 void Candidates::sort_front(size_t n) {
   n = std::min(n, size());
   if (n <= n_sorted_) return;

@@ -9,6 +9,7 @@
 
 #include "sample/logit_scan.h"
 #include "sample/rng.h"
+#include "sample/token_logits.h"
 
 namespace tandem {
 
@@ -29,6 +30,8 @@ class Candidates {
   void assign(std::span<const float> logits);
   // Sets the k largest logits of the scan, perhaps a few more.
   void assign_largest(LogitScan& scan, size_t k);
+  // Sets the k largest of those that are known to be, at least one.
+  void assign_top(const TokenLogits& logits, size_t k);
 
   size_t size() const { return items_.size(); }
   std::span<const Candidate> items() const { return items_; }

@@ -130,6 +130,26 @@ int32_t Sampler::sample(std::span<const float> logits) {
   return choose_allowed(logits);
 }
 
+int32_t Sampler::sample(const TokenLogits& logits) {
+  const size_t n = n_largest();
+  if (n == 0 || logits.n_top() < n || !(logits.top_logit(0) < kInfinity) || logits.top_logit(0) == -kInfinity)
+    return sample(logits.all());  // which knows what is wrong with them
+  if (!grammar_) return choose_of_top(logits);
+  if (grammar_->is_finished()) return choose_end(logits.all());
+  const int32_t token = choose_of_top(logits);
+  return grammar_->allows(token) ? token : choose_allowed(logits.all());
+}
+
+size_t Sampler::n_largest() const {
+  if (!params_.logit_bias.empty()) return 0;
+  if (greedy_ && stages_.empty()) return 1;
+  return takes_top_k_first() && params_.top_k < n_vocab_ ? static_cast<size_t>(params_.top_k) : 0;
+}
+
+bool Sampler::takes_top_k_first() const {
+  return params_.logit_bias.empty() && !stages_.empty() && stages_.front() == SamplerStage::top_k;
+}
+
 int32_t Sampler::choose_allowed(std::span<const float> logits) {
   allowed_logits_.assign(logits.begin(), logits.end());
   bool any = grammar_->apply(allowed_logits_);
@@ -157,16 +177,23 @@ int32_t Sampler::choose_end(std::span<const float> logits) const {
 }
 
 int32_t Sampler::choose(std::span<const float> logits) {
-  const bool untouched = params_.logit_bias.empty();
-  if (greedy_ && stages_.empty() && untouched) return scan_.argmax();
-
-  const bool few = untouched && !stages_.empty() && stages_.front() == SamplerStage::top_k;
-  if (few) {
+  if (greedy_ && stages_.empty() && params_.logit_bias.empty()) return scan_.argmax();
+  if (takes_top_k_first()) {
     candidates_.assign_largest(scan_, static_cast<size_t>(params_.top_k));
   } else {
     candidates_.assign(logits);
     apply_biases();
   }
+  return choose_of_candidates();
+}
+
+int32_t Sampler::choose_of_top(const TokenLogits& logits) {
+  if (greedy_ && stages_.empty()) return logits.top_id(0);
+  candidates_.assign_top(logits, static_cast<size_t>(params_.top_k));
+  return choose_of_candidates();
+}
+
+int32_t Sampler::choose_of_candidates() {
   if (grammar_) candidates_.keep_from(std::numeric_limits<float>::lowest());  // drop what it banned
   size_t chosen = 0;
   if (!greedy_ && params_.mirostat != 0) {

@@ -28,6 +28,7 @@
 #include "sample/params.h"
 #include "sample/penalties.h"
 #include "sample/rng.h"
+#include "sample/token_logits.h"
 
 namespace tandem {
 
@@ -57,6 +58,10 @@ class Sampler {
   // position, for logits that are NaN, +inf or all -inf, and Error(usage) if biases ban every token, or if no
   // token of the vocabulary continues the grammar's text.
   int32_t sample(std::span<const float> logits);
+  // The same token. Asks for all logits only where the largest do not tell.
+  int32_t sample(const TokenLogits& logits);
+  // How many of the largest logits tell the next token, at least while the grammar allows it; 0: all are needed.
+  size_t n_largest() const;
   // Returns whether there is a grammar whose text is complete and cannot continue: then only an
   // end-of-generation token can follow, if the vocabulary has one, even if ignore_eos bans it.
   bool is_finished() const { return grammar_ && grammar_->is_finished(); }
@@ -71,7 +76,10 @@ class Sampler {
 
  private:
   void remember(int32_t token);
+  bool takes_top_k_first() const;
   int32_t choose(std::span<const float> logits);
+  int32_t choose_of_top(const TokenLogits& logits);
+  int32_t choose_of_candidates();
   int32_t choose_allowed(std::span<const float> logits);
   int32_t choose_end(std::span<const float> logits) const;
   void apply_biases();

@@ -81,10 +81,10 @@ class DividedTime : public test::SplitRig {
     o.placement = place(model.architecture(), model.weights(), {&host, &sim}, {}, choice);
     Session s(model, {&host, &sim}, o);
     const std::vector<int32_t> ids = prompt(static_cast<int>(n_tokens));
-    for (int i = 0; i < 3; ++i) s.append(ids);
+    for (int i = 0; i < 3; ++i) s.append(ids, LogitsWanted::largest);
     EXPECT_EQ(load.n_past, s.n_past());
     const double before = now;
-    s.append(ids);
+    s.append(ids, LogitsWanted::largest);
     return now - before;
   }
 

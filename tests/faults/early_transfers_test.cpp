@@ -36,7 +36,8 @@ class EarlyTransfers : public testing::Test {
     inputs.shape = {4, 4};
     inputs.data[static_cast<size_t>(Input::ids)] = kIds;
     inputs.data[static_cast<size_t>(Input::outputs)] = kOutputs;
-    const std::span<const float> logits = executor.run(program, inputs);
+    executor.run(program, inputs);
+    const std::span<const float> logits = executor.logits();
     return {logits.begin(), logits.end()};
   }
 

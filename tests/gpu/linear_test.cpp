@@ -229,6 +229,25 @@ TEST_F(GpuLinear, ProductsOfNormsAndGatedUnits) {
   }
 }
 
+// Two products that read the bytes of one norm, of which the second makes bytes for a third.
+TEST_F(GpuLinear, TwoReadersOfOneNorm) {
+  constexpr int64_t d = 512, m = 256;
+  for (DType dtype : {DType::Q4_K, DType::Q8_0}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    OpCase c(random_, tokens(9));
+    const TensorId x = c.activation(d);
+    const TensorId normed = c.builder.norm(x, {NormKind::rms, 1e-5f, d}, c.vector(random_.normals(d)));
+    const TensorId first = c.builder.linear(normed, c.matrix(dtype, d, d));
+    // Of the other encoding, so that the norm makes both.
+    const DType other = dtype == DType::Q4_K ? DType::Q5_0 : DType::Q6_K;
+    const TensorId hidden =
+        c.builder.glu(normed, Activation::silu, c.matrix(other, m, d), c.matrix(other, m, d));
+    c.finish(c.builder.linear(hidden, c.matrix(dtype, d, m), nullptr, first));
+    for (const int64_t n : {1, 3, 8, 9})
+      c.expect_match(*device_, {n, 1}, 2 * kRounded, OpCase::Rounding::allowed);
+  }
+}
+
 // A mixture of experts with its router in the graph, so that ids and weights come from real routing. With
 // biases, it is like gpt-oss.
 void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,

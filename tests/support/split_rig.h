@@ -58,9 +58,10 @@ class SplitRig : public testing::Test {
     return ids;
   }
 
+  // As a text is generated.
   static void decode_one(Session& session) {
     const int32_t id = 9;
-    session.append(std::span(&id, 1));
+    session.append(std::span(&id, 1), LogitsWanted::largest);
   }
 
   // Logits after a prompt of 37 tokens and after each of three decoded ones.

@@ -81,7 +81,8 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
                       &DeltaRuleOp::dt_bias, &DeltaRuleOp::positions, &DeltaRuleOp::sequences,
                       &DeltaRuleOp::states});
   check<HadamardOp>({&HadamardOp::x});
-  static_assert(std::variant_size_v<Op> == 24, "a new op is checked here too");
+  check<TopKOp>({&TopKOp::x});
+  static_assert(std::variant_size_v<Op> == 25, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {

@@ -165,13 +165,14 @@ EngineOptions BenchRunner::options_for(const BenchCase& c) const {
 
 void BenchRunner::run_prompt(Session& session, int64_t n_tokens) {
   if (n_tokens == 0) return;
-  session.append(std::span(ids_).first(n_tokens), [](int64_t) { return !interrupted(); });
+  session.append(std::span(ids_).first(n_tokens), LogitsWanted::largest,
+                 [](int64_t) { return !interrupted(); });
   check_interrupt();
 }
 
 void BenchRunner::run_generation(Session& session, int64_t n_tokens) {
   for (int64_t i = 0; i < n_tokens; ++i) {
-    session.append(std::span(ids_).subspan(static_cast<size_t>(i) % ids_.size(), 1));
+    session.append(std::span(ids_).subspan(static_cast<size_t>(i) % ids_.size(), 1), LogitsWanted::largest);
     check_interrupt();
   }
 }

@@ -166,8 +166,8 @@ TEST_F(EmulatedGpu, SmallCopiesTakeNoCopyEngine) {
   device_->free(memory);
 }
 
-// The kernels of a token of a model like Llama (FLOORS.md), which a graph launches; what comes to the device for it in one
-// kernel, and what goes back in one copy.
+// The kernels of a token of a model like Llama (FLOORS.md), which a graph launches; all that comes to the device for it comes
+// in one kernel, and the largest logits go back in one copy.
 TEST_F(EmulatedGpu, LaunchesOfAToken) {
   const test::TempDir directory;
   const auto host = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
@@ -189,18 +189,23 @@ TEST_F(EmulatedGpu, LaunchesOfAToken) {
     Session session(*model, {host.get(), device_.get()}, options);
     const std::vector<int32_t> prompt{3, 4, 5, 6};
     session.append(prompt);
-    for (int i = 0; i < 3; ++i) session.append(std::span(prompt).first(1));
-    by_layers[n_layer] = counts_of([&] { session.append(std::span(prompt).first(1)); });
+    const auto decode = [&](LogitsWanted wanted) { session.append(std::span(prompt).first(1), wanted); };
+    for (int i = 0; i < 3; ++i) decode(LogitsWanted::all);
+    by_layers[n_layer] = counts_of([&] { decode(LogitsWanted::largest); });
+    const emulator::Counts with_all = counts_of([&] { decode(LogitsWanted::all); });
+    EXPECT_EQ(with_all.bytes_to_host, shape.n_vocab * 4);
+    EXPECT_EQ(with_all.copies_to_host, 1);
   }
   const emulator::Counts& one = by_layers[1];
   const int64_t of_layer = (by_layers[3].graph_kernels - one.graph_kernels) / 2;
   EXPECT_EQ(of_layer, 8);
-  EXPECT_EQ(one.graph_kernels - of_layer, 4);  // the last layer's two gathers, the last norm, the head
+  EXPECT_EQ(one.graph_kernels - of_layer, 4);  // the last layer's gathers, the last norm, the head, top_k
   EXPECT_LE(one.graph_kernels + 31 * of_layer, 260) << "of 32 layers";
   EXPECT_EQ(one.graph_launches, 1);
-  EXPECT_EQ(one.launches, 2);  // what the host knows of the step, and the row that it has embedded
+  EXPECT_EQ(one.launches, 1);  // what the host knows of the step, and the row that it has embedded
   EXPECT_EQ(one.copies_from_host, 0);
   EXPECT_EQ(one.copies_to_host, 1);
+  EXPECT_EQ(one.bytes_to_host, 2 * 64 * 4);
 }
 
 // Loading one takes memory and may wait for the device, while the other thread records a graph.
