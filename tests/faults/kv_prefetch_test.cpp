@@ -84,8 +84,7 @@ TEST_F(KvPrefetch, BytesMatchTheFootprint) {
   EXPECT_EQ(sim.peak_bytes(), planned.devices[1].total());
   EXPECT_EQ(s.executor().slot_bytes(GpuId(0)), planned.devices[1].staging);
   const uint64_t fetched = sim.fetched_bytes(), copied = sim.copied_bytes();
-  const int32_t id = 9;
-  s.append(std::span(&id, 1));
+  decode_one(s);
   const auto n_blocks = static_cast<uint64_t>((s.n_past() + 31) / 32);
   const BusBytes& bus = planned.per_token;
   EXPECT_EQ(sim.fetched_bytes() - fetched, n_blocks * bus.kv_in_per_block);

@@ -66,7 +66,7 @@ class FamiliesSplit : public testing::TestWithParam<std::string> {
     };
     const uint64_t before = copied();
     const int32_t id = 9;
-    session.append(std::span(&id, 1));
+    session.append(std::span(&id, 1), LogitsWanted::largest);
     const BusBytes& bus = session.placement().bytes.per_token;
     const auto n_blocks = static_cast<uint64_t>((session.n_past() + 31) / 32);
     EXPECT_EQ(copied() - before, bus.activations + bus.logits + bus.inputs + bus.inputs_per_block * n_blocks);
