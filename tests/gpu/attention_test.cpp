@@ -58,7 +58,8 @@ TEST_F(GpuAttention, PlansOfOneKernelThatNeedDifferentSharedMemory) {
     large.n_queries = small.n_queries = {n};
     large.head_dim_k = large.head_dim_v = 128;
     small.head_dim_k = small.head_dim_v = 72;
-    if (n == 1) {  // one kernel reads all mixtures of types; the small plan takes fewer bytes, with twice the warps
+    if (n ==
+        1) {  // one kernel reads all mixtures of types; the small plan takes fewer bytes, with twice the warps
       large.k_dtype = large.v_dtype = small.k_dtype = DType::F32;
       small.v_dtype = DType::F16;
     }
