@@ -1,5 +1,6 @@
 // gather_rows: selects the rows that need logits, of one tensor or of two at once. Reads and writes n_outputs * c floats of
 // each; a block has a row of one.
+#include "device/overlap.h"
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/quantize.cuh"
@@ -16,6 +17,7 @@ struct GatherCall {
     int n_cols;
   };
   Tensor tensors[kMaxTensors];
+  int n_tensors;
   const int32_t* outputs;  // [n_outputs]
   MadeBytes made;          // of the first one's y
 };
@@ -42,20 +44,23 @@ __device__ inline void copy_row_with_bytes(const float* from, float* to, int n_c
   }
 }
 
-// Grid: x output, y tensor.
+// Grid: x output, y tensor, or 1: then a block does one after the other.
 __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ GatherCall call) {
   let_next_begin();
   wait_for_previous();
-  const GatherCall::Tensor& tensor = call.tensors[blockIdx.y];
-  const int n_cols = tensor.n_cols;
-  const float* from = tensor.x + static_cast<int64_t>(call.outputs[blockIdx.x]) * n_cols;
-  float* to = tensor.y + static_cast<int64_t>(blockIdx.x) * n_cols;
-  if (blockIdx.y == 0 && call.made.any()) {
-    copy_row_with_bytes(from, to, n_cols, call.made);
-  } else if (n_cols % 4 == 0) {
-    copy_row<float4>(from, to, n_cols);
-  } else {
-    copy_row<float>(from, to, n_cols);
+  for (unsigned i = blockIdx.y; i < static_cast<unsigned>(call.n_tensors); i += gridDim.y) {
+    if (i > blockIdx.y) __syncthreads();  // what is read may lie where this one is written
+    const GatherCall::Tensor& tensor = call.tensors[i];
+    const int n_cols = tensor.n_cols;
+    const float* from = tensor.x + static_cast<int64_t>(call.outputs[blockIdx.x]) * n_cols;
+    float* to = tensor.y + static_cast<int64_t>(blockIdx.x) * n_cols;
+    if (i == 0 && call.made.any()) {
+      copy_row_with_bytes(from, to, n_cols, call.made);
+    } else if (n_cols % 4 == 0) {
+      copy_row<float4>(from, to, n_cols);
+    } else {
+      copy_row<float>(from, to, n_cols);
+    }
   }
 }
 
@@ -65,9 +70,12 @@ const GatherRowsOp* gather_of(const CompileContext& context, int32_t node) {
 
 class CompiledGatherRows final : public CompiledOp {
  public:
-  CompiledGatherRows(const CompileContext& context, std::span<const int32_t> nodes)
-      : n_tensors_(static_cast<unsigned>(nodes.size())) {
+  enum class Order { any, as_listed };  // of the nodes, of each row
+
+  CompiledGatherRows(const CompileContext& context, std::span<const int32_t> nodes, Order order)
+      : n_side_by_side_(order == Order::any ? static_cast<unsigned>(nodes.size()) : 1) {
     TANDEM_CHECK(nodes.size() <= kMaxTensors);
+    call_.n_tensors = static_cast<int>(nodes.size());
     for (size_t i = 0; i < nodes.size(); ++i) {
       const TensorId y = context.node(nodes[i]).output;
       const auto n_cols = static_cast<int>(context.tensor(y).n_cols);
@@ -85,12 +93,12 @@ class CompiledGatherRows final : public CompiledOp {
     if (n == 0) return;
     GatherCall call = call_;
     call.made = maker_.bytes.made(context, n);
-    launch_overlapping(gather_kernel, dim3(n, n_tensors_), kThreads, 0, context.stream, call);
+    launch_overlapping(gather_kernel, dim3(n, n_side_by_side_), kThreads, 0, context.stream, call);
   }
 
  private:
   GatherCall call_{};
-  unsigned n_tensors_;
+  unsigned n_side_by_side_;
   BytesMaker maker_;
 };
 
@@ -99,17 +107,21 @@ class CompiledGatherRows final : public CompiledOp {
 Lowered<CompiledOpPtr> compile_gathers(const CompileContext& context, std::span<const int32_t> nodes) {
   size_t n = 0;
   while (n < std::min<size_t>(nodes.size(), kMaxTensors) && gather_of(context, nodes[n])) ++n;
-  const auto independent = [&] {
-    return gather_of(context, nodes[1])->x != context.node(nodes[0]).output &&
-           gather_of(context, nodes[1])->outputs == gather_of(context, nodes[0])->outputs;
-  };
-  if (n < 2 || !independent()) return {};
-  return {std::make_unique<CompiledGatherRows>(context, nodes.first(n)), n};
+  if (n < 2) return {};
+  using Order = CompiledGatherRows::Order;
+  const GatherRowsOp &first = *gather_of(context, nodes[0]), &second = *gather_of(context, nodes[1]);
+  const TensorId first_y = context.node(nodes[0]).output, second_y = context.node(nodes[1]).output;
+  if (second.outputs != first.outputs || overlap(context, second.x, first_y)) return {};
+  // Blocks of the one run beside those of the other, unless there is only one.
+  const bool in_the_way = overlap(context, first.x, second_y);
+  if (in_the_way && context.tensor(second_y).n_rows > 1) return {};
+  const Order order = in_the_way ? Order::as_listed : Order::any;
+  return {std::make_unique<CompiledGatherRows>(context, nodes.first(n), order), n};
 }
 
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const GatherRowsOp&) {
   const auto index = static_cast<int32_t>(&node - context.graph().nodes.data());
-  return std::make_unique<CompiledGatherRows>(context, std::span(&index, 1));
+  return std::make_unique<CompiledGatherRows>(context, std::span(&index, 1), CompiledGatherRows::Order::any);
 }
 
 }  // namespace tandem::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/ops/linear_group.h"
+#include "device/overlap.h"
 
 namespace tandem::cpu {
 namespace {
@@ -54,13 +55,6 @@ int64_t elements_of(const CompileContext& context, const Node& node) {
     if (t.role != Role::weight && t.extent == Extent::tokens) n += t.n_cols;
   }
   return n;
-}
-
-bool overlap(const CompileContext& context, TensorId a, TensorId b) {
-  const auto* first = context.address<const std::byte>(a);
-  const auto* second = context.address<const std::byte>(b);
-  if (!first || !second) return false;  // nowhere yet: only the size of the scratch is asked for
-  return first < second + context.tensor(b).n_bytes() && second < first + context.tensor(a).n_bytes();
 }
 
 // Returns the nodes of products that follow the norm at the front and read what it makes; none if they cannot be computed
