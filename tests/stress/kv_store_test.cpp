@@ -73,7 +73,8 @@ TEST_F(KvStoreStress, WritersAreKilled) {
   const size_t n_blocks = n_files(folder_, ".rows");
   ASSERT_GE(n_blocks, 12u);
   int n_done = 0, n_amid = 0, n_torn = 0;
-  for (int i = 0; n_done < n_kills && i < 10 * n_kills; ++i) {
+  // More where the machine is busy: then many come when all has been written.
+  for (int i = 0; (n_done < n_kills || n_amid <= n_kills / 4) && i < 10 * n_kills; ++i) {
     fs::remove_all(folder_);
     Running running(arguments(text, store()));
     const size_t until = random_() % n_blocks;
@@ -91,7 +92,7 @@ TEST_F(KvStoreStress, WritersAreKilled) {
     ASSERT_EQ(n_files(folder_, ".rows"), n_blocks);
   }
   printf("%d kills, %d of them with some of %zu blocks written, %d within a block\n", n_done, n_amid, n_blocks, n_torn);
-  EXPECT_EQ(n_done, n_kills);
+  EXPECT_GE(n_done, n_kills);
   EXPECT_GT(n_amid, n_kills / 4);
 }
 
