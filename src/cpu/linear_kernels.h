@@ -18,6 +18,8 @@
 
 namespace tandem::cpu {
 
+inline constexpr int64_t kDividedTokens = 64;
+
 // One product y[n, m] = x[n, k] W[m, k]^T (+ bias[m]) (+ residual[n, m]).
 struct LinearCall {
   DType dtype;                   // of W
@@ -29,8 +31,8 @@ struct LinearCall {
   const float* bias = nullptr;      // [m] or null
   const float* residual = nullptr;  // [n, ld_residual] or null; may be y itself
   int64_t ld_residual = 0;
-  // The tokens to compute, if not all n: multiples of encode_granularity(dtype, n), or the end. A product of few tokens
-  // (encode_granularity() >= n) always computes all.
+  // The tokens to compute, if not all n: multiples of encode_granularity(dtype, n), or the end. A product of fewer than
+  // kDividedTokens computes all at once: its kernels may sum in another order for another number of them.
   int64_t token0 = 0, token1 = INT64_MAX;
 
   int64_t end_token() const { return token1 < n ? token1 : n; }

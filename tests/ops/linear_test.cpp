@@ -129,6 +129,7 @@ TEST_P(Linear, ResultsDoNotDependOnDivisionOrAlignment) {
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0) << rows << " rows at once";
     }
     for (int64_t tokens : {1, 25, 64}) {
+      if (n < kDividedTokens) continue;
       const std::vector<float> parts = multiply(kernels(), p, Extra::residual_in_place, 64, tokens);
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0) << tokens << " tokens at once";
     }

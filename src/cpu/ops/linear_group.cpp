@@ -109,7 +109,8 @@ int64_t rows_per_item(const LinearKernels& kernels, DType dtype, int64_t n, int6
 
 ProductItems divide_product(const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
                             int n_workers) {
-  constexpr int64_t kLeastRows = 64;    // the kernels for many tokens unpack so many at once
+  constexpr int64_t kLeastRows = 64;  // the kernels for many tokens unpack so many at once
+  static_assert(kManyTokens >= kDividedTokens);
   constexpr int64_t kLeastTokens = 96;  // unpacking takes as long as a few tokens, and each part does it anew
   ProductItems items{rows_per_item(kernels, dtype, n, m, k, n_workers), n, 0, 1, m, n};
   const int64_t rows = std::min(kLeastRows, (m + 15) / 16 * 16);
