@@ -1,7 +1,10 @@
 // linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
 // once; the strips of all weights form one list of items, so small matrices fill the idle time behind large
-// ones and the op ends with a single barrier. With many tokens on many threads an item has a part of them. On a machine of several memory nodes, each node's workers begin with the rows
-// that its memory has.
+// ones and the op ends with a single barrier. With many tokens on many threads an item has a part of them. On a
+// machine of several memory nodes, each node's workers begin with the rows that its memory has.
+#include <array>
+
+#include "base/error.h"
 #include "cpu/compiled_op.h"
 #include "cpu/ops/linear_group.h"
 
@@ -23,7 +26,9 @@ class CompiledLinear : public CompiledOp {
         nodes_(context.nodes),
         x_(x),
         input_(std::move(input)),
-        products_(std::move(products)) {}
+        products_(std::move(products)) {
+    TANDEM_CHECK(products_.size() <= kMaxProducts);
+  }
 
   void observe(const ProductObserver& observer, const RunContext& context) const override {
     const int64_t n = row_count(products_[0].extent, products_[0].fixed_rows, context.shape);
@@ -35,24 +40,27 @@ class CompiledLinear : public CompiledOp {
     if (n == 0) return;
     const std::byte* x = input_.encode(worker, n, context.shared, context.scratch);
     std::byte* scratch = context.scratch + input_.private_bytes();
-    const auto items = [&](size_t i) {
-      const LinearCall& call = products_[i].call;
-      return divide_product(kernels_, call.dtype, n, call.m, call.k, worker.count());
-    };
-    const auto count = [&](size_t i) { return items(i).count(); };
+    std::array<ProductItems, kMaxProducts> items;
     int64_t n_items = 0;
-    for (size_t i = 0; i < products_.size(); ++i) n_items += count(i);
+    for (size_t i = 0; i < products_.size(); ++i) {
+      const LinearCall& call = products_[i].call;
+      items[i] = divide_product(kernels_, call.dtype, n, call.m, call.k, worker.count());
+      n_items += items[i].count();
+    }
+    const auto count = [&](size_t i) { return items[i].count(); };
     worker.for_each(n_items, [&](int64_t number) {
       const ListItem item = item_by_node(nodes_, products_.size(), count, number);
       LinearCall call = products_[item.list].call;
       call.n = n;
       call.x = input_.at(x, call.dtype, n);
-      const auto [row0, row1] = items(item.list).select(item.index, call);
+      const auto [row0, row1] = items[item.list].select(item.index, call);
       kernels_.multiply(call, row0, row1, scratch);
     });
   }
 
  private:
+  static constexpr size_t kMaxProducts = 16;  // with one input; no family has so many
+
   const LinearKernels& kernels_;
   const NodeShares nodes_;
   const float* x_;  // [n, k]
