@@ -3,13 +3,17 @@
 --max-ram of one model with random weights. Needs no GPU.
 
     scripts/experts_on_disk.py BUILD [--shape qwen3-30b-a3b] [--type Q4_K_M] [--skew 0.7] [--layers N]
-                               [--shares 8,4,2] [--rounds 3] [--tokens 64] [--scratch FOLDER] [--check]
+                               [--shares 8,4,2] [--rounds 3] [--tokens 64] [--warm 0] [--scratch FOLDER] [--check]
     scripts/experts_on_disk.py --self-test
 
 The model's routers use experts by Zipf's law with exponent --skew. It is written to a temporary folder in BUILD (17.3 GiB),
 or kept in --scratch and reused. In every round each share is run once: 8 stands for --max-ram of an eighth of the file's
 weights. Before and after each run the disk is measured: 1 MiB at random places of the file, past the page cache, 32 at a time;
 the better rate counts.
+
+With --warm N the first N tokens of an answer do not count: they fill the memory, which takes time of its own (a virtual machine
+may give memory for the first time at less than the disk's rate). Each answer is then run with N tokens and with N + --tokens,
+and the difference is the result.
 
 "bound" is that rate divided by the bytes that the answer read for a token; "of bound" is the speed as a share of it. With
 memory for the whole model, its speed without a limit is measured too, in the same rounds: where the disk would allow more
@@ -63,12 +67,17 @@ def disk_rate(path, seconds=2.0, n_bytes=MIB, depth=32):
 
 
 def answer_of(output):
-    """What a run with --json says at its end: tokens per second, and per token experts found and bytes read."""
+    """What a run with --json says at its end of its answer: tokens, seconds, experts used and found in memory, bytes read."""
     end = json.loads(output.strip().splitlines()[-1])
-    n = end["n_generated"] - 1  # the first one comes with the prompt
-    experts = (end.get("experts") or {}).get("answer")
-    found, n_bytes = (experts["n_found"] / experts["n_used"], experts["read_bytes"] / n) if experts else (1.0, 0)
-    return n / end["generate_s"], found, n_bytes
+    experts = (end.get("experts") or {}).get("answer") or {"n_used": 0, "n_found": 0, "read_bytes": 0}
+    # The first token comes with the prompt.
+    return end["n_generated"] - 1, end["generate_s"], experts["n_used"], experts["n_found"], experts["read_bytes"]
+
+
+def speed_of(answer, warm=(0, 0, 0, 0, 0)):
+    """Tokens per second, the share of experts found, and bytes read per token of an answer, without those of its beginning."""
+    n, seconds, used, found, n_bytes = (whole - beginning for whole, beginning in zip(answer, warm))
+    return n / seconds, found / used if used else 1.0, n_bytes / n
 
 
 def row(name, runs, limit, n_weights, in_memory):
@@ -87,8 +96,9 @@ def row(name, runs, limit, n_weights, in_memory):
 def self_test():
     output = '{"event": "token"}\n{"n_generated": 11, "generate_s": 2.5, "experts": {"answer": {"n_used": 100, "n_found": 75, ' \
              '"read_bytes": 1000}}}\n'
-    assert answer_of(output) == (4.0, 0.75, 100)
-    assert answer_of('{"n_generated": 3, "generate_s": 1, "experts": null}') == (2, 1, 0)
+    assert answer_of(output) == (10, 2.5, 100, 75, 1000) and speed_of(answer_of(output)) == (4.0, 0.75, 100)
+    assert speed_of(answer_of('{"n_generated": 3, "generate_s": 1, "experts": null}')) == (2, 1, 0)
+    assert speed_of((10, 2.5, 100, 75, 1000), (4, 1.0, 40, 15, 700)) == (4, 1, 50)
     # 1 GB/s, 250 MB a token: 4 t/s at the most; of whole layers 9 GB.
     cells, share, gain = row("1 GB", [(3.6, 0.7, 250e6, 1e9)] * 3, 1e9, 10e9, [10] * 3)
     assert abs(share - 0.9) < 1e-9 and abs(gain - 3.6 * 9) < 1e-9 and len(cells) == len(HEADER)
@@ -115,9 +125,13 @@ def measure(arguments, folder):
     in_memory = available * 1024 > n_weights + 2 * GIB
     runs, whole = {share: [] for share in shares}, []
 
-    def decode(*options):
-        return answer_of(run([program, "run", "-m", path, "-dev", "none", "-c", 512, "-p", "a b c d", "-n", arguments.tokens,
+    def answer(n, options):
+        return answer_of(run([program, "run", "-m", path, "-dev", "none", "-c", max(512, n + 64), "-p", "a b c d", "-n", n,
                               "-s", 1, "--temp", 0.8, "--ignore-eos", "--json", *options]))
+
+    def decode(*options):
+        n_warm = arguments.warm
+        return speed_of(answer(n_warm + arguments.tokens, options), *([answer(n_warm, options)] if n_warm else []))
 
     for _ in range(arguments.rounds):
         for share in shares:
@@ -138,6 +152,7 @@ def main():
     parser.add_argument("--shares", default="8,4,2", help="of the model, one over each of these is the memory")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64, help="to decode in a run")
+    parser.add_argument("--warm", type=int, default=0, help="tokens of an answer before those that count")
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--self-test", action="store_true")
