@@ -111,6 +111,7 @@ int64_t Worker::claim_from(int worker) {
     const uint32_t item = worker == index_ ? left.next++ : --left.end;
     // Relaxed: barriers order what items read and write.
     if (word.compare_exchange_weak(seen, left.pack(), std::memory_order_relaxed)) return first + item;
+    pool_.items_[static_cast<size_t>(index_)].n_retried.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -170,6 +171,12 @@ void ThreadPool::begin_numbering() {
 uint64_t ThreadPool::n_stolen() const {
   uint64_t n = 0;
   for (const Items& items : items_) n += items.n_stolen.load(std::memory_order_relaxed);
+  return n;
+}
+
+uint64_t ThreadPool::n_retried() const {
+  uint64_t n = 0;
+  for (const Items& items : items_) n += items.n_retried.load(std::memory_order_relaxed);
   return n;
 }
 

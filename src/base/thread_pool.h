@@ -74,6 +74,8 @@ class ThreadPool {
   uint32_t n_barriers() const { return phase_.load(std::memory_order_relaxed); }
   // Items that a worker has taken from another since the pool was made.
   uint64_t n_stolen() const;
+  // Claims of an item that had to be tried again since the pool was made, as another worker was faster.
+  uint64_t n_retried() const;
 
   // Runs fn(Worker&) on the first `n_active` workers (0: all) and returns when all are done. fn must not
   // throw.
@@ -95,7 +97,7 @@ class ThreadPool {
   // of an earlier loop stands for all of them.
   struct alignas(64) Items {
     std::atomic<uint64_t> left{0};
-    std::atomic<uint64_t> n_stolen{0};  // by this worker
+    std::atomic<uint64_t> n_stolen{0}, n_retried{0};  // by this worker
   };
   // Workers that arrive at a barrier, up to kGroup of them, and then the groups, so that few share a cache line.
   struct alignas(64) Arrived {
