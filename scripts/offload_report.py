@@ -195,7 +195,11 @@ def mixtures(tandem, arguments):
     numbers = lambda text: [int(n) for n in text.split(",")]
     vram, ram = numbers(arguments.vram or "8,16,24,32"), numbers(arguments.ram)
     if not arguments.measure:
-        print(table(mixture_rows.HEADER, list(mixture_rows.rows(tandem.plan, models, vram, ram))))
+        rows = []
+        for row in mixture_rows.rows(tandem.plan, models, vram, ram):
+            rows.append(row)
+            tandem.journal.write(kind="mixture", header=mixture_rows.HEADER, row=row)
+        print(table(mixture_rows.HEADER, rows))
         print("\nPublished for other mixtures, in tokens per second:\n  " + "\n  ".join(mixture_rows.OTHERS))
         return 0
     if arguments.cpu:
