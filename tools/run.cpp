@@ -36,7 +36,7 @@ struct RunOptions : CommandOptions {
   SamplerParams sampling;
   TextOptions text;
   SpeculationOptions speculation;
-  bool context_shift = false;
+  bool context_shift = false, exact_shift = false;
   std::string prompt_cache;  // a session file
   KvStoreOptions kv_store;
   std::string expert_stats, expert_trace;
@@ -253,6 +253,7 @@ void run(RunOptions& options) {
   GenerateOptions generation;
   generation.n_predict = options.text.n_predict < 0 ? -1 : options.text.n_predict;
   generation.n_keep = options.text.keep;
+  generation.exact_shift = options.exact_shift;
   generation.context_shift = options.context_shift && options.text.n_predict != -2;
   generation.stop = options.text.reverse_prompts;
   generation.n_logprobs = options.text.n_logprobs;
@@ -300,6 +301,11 @@ void add_run(CLI::App& app) {
   add_context_options(command, options->engine.context, options->flash_attention);
   flag(command, "--context-shift,!--no-context-shift", options->context_shift,
        "when the context is full, drop the older half (except the --keep tokens) and continue")
+      .group("Context");
+  flag(command, "--exact-shift", options->exact_shift,
+       "after that, compute what remains again, instead of moving its cache to the new positions, which is "
+       "much faster "
+       "but keeps in it what it had seen of the dropped text")
       .group("Context");
   const char* cache_group = "Prompt cache";
   text(command, "--prompt-cache", options->prompt_cache, "FILE",

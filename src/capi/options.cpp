@@ -68,6 +68,7 @@ constexpr IntSetting kInts[] = {
     {"n_logprobs", -1, kMax,
      [](tandem_options& o, int64_t v) { o.generation.n_logprobs = static_cast<int32_t>(v); }},
     {"context_shift", 0, 1, [](tandem_options& o, int64_t v) { o.generation.context_shift = v != 0; }},
+    {"exact_shift", 0, 1, [](tandem_options& o, int64_t v) { o.generation.exact_shift = v != 0; }},
     {"n_keep", -1, kMax, [](tandem_options& o, int64_t v) { o.generation.n_keep = v; }},
     {"special", 0, 1,
      [](tandem_options& o, int64_t v) {
@@ -206,6 +207,7 @@ ConversationOptions conversation_options(const tandem_options& o) {
   c.sampling = o.sampling;
   c.n_predict = o.generation.n_predict;
   c.context_shift = o.generation.context_shift;
+  c.exact_shift = o.generation.exact_shift;
   c.think = o.think;
   c.stop = o.generation.stop;
   c.n_logprobs = o.generation.n_logprobs;

@@ -122,6 +122,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *   generation  n_predict        -1       most tokens; -1: until the text ends
  *               n_logprobs       -1       report log probabilities, with the N most likely tokens; -1: none
  *               context_shift    0        1: when the context is full, drop the older half and go on
+ *               exact_shift      0        1: what then remains is computed again, instead of moved in the cache, which is
+ *                                         faster but keeps in it what it had seen of the dropped text
  *               n_keep           0        tokens of the prompt that a shift keeps; -1: all
  *               special          0        1: show control tokens in the text
  *               seed             -1       the same seed gives the same text; -1: random

@@ -20,6 +20,7 @@ struct GenerateOptions {
   int64_t n_predict = -1;      // tokens at most; -1: no limit
   int64_t n_keep = 0;          // tokens of the prompt that a context shift keeps; -1: all of it
   bool context_shift = false;  // when the context is full: drop the older half of what is not kept, and go on
+  bool exact_shift = false;  // a shift computes the rest again instead of moving its cached keys
   std::vector<std::string> stop;              // stop after one of these texts
   SpecialText special = SpecialText::hidden;  // what control tokens look like in the text
   int32_t n_logprobs = -1;  // log probabilities of each token and of the N most likely; -1: none

@@ -1,6 +1,8 @@
 #include "engine/conversation.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -9,6 +11,8 @@
 
 namespace tandem {
 namespace {
+
+constexpr int64_t kLeastMoved = 16;  // tokens; fewer are computed as quickly
 
 using Json = nlohmann::ordered_json;
 
@@ -225,8 +229,27 @@ Answer Conversation::regenerate(const AnswerCallbacks& callbacks) {
   }
 }
 
+// Cuts the session back to what it has in common with a prompt, whose first n_common tokens it holds. Where turns were left
+// out, the session holds what followed them further on: that is moved. Returns how many tokens it then holds.
+int64_t Conversation::reuse(std::span<const int32_t> prompt, int64_t n_common, bool left_out) {
+  const std::span<const int32_t> held = session_.tokens(), rest = prompt.subspan(n_common);
+  int64_t n_drop = 0, n_moved = 0;
+  for (int64_t n = 1; left_out && !options_.exact_shift && n_common + n < std::ssize(held); ++n) {
+    const auto later = held.subspan(n_common + n);
+    const auto n_equal = std::ranges::mismatch(later, rest).in1 - later.begin();
+    if (n_equal > n_moved) std::tie(n_drop, n_moved) = std::pair(n, int64_t{n_equal});
+  }
+  n_moved = std::min(n_moved, std::ssize(rest) - 1);  // the last one's logits are needed
+  if (n_moved < kLeastMoved) n_moved = n_drop = 0;
+  session_.truncate(n_common + n_drop + n_moved);
+  if (n_drop > 0 && session_.shift(n_common, n_drop)) return n_common + n_moved;
+  session_.truncate(n_common);
+  return n_common;
+}
+
 Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   Answer result;
+  const size_t n_left_out_before = n_left_out_;
   Prompt prompt = fitting_prompt();
   result.n_left_out = static_cast<int64_t>(n_left_out_);
   const std::span<const int32_t> held = session_.tokens();
@@ -234,7 +257,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
       std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin());
   result.n_reused =
       std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
-  session_.truncate(result.n_reused);
+  result.n_reused = reuse(prompt.ids, result.n_reused, n_left_out_ > n_left_out_before);
   const int64_t n_held_before = result.n_reused;
   result.n_reused = session_.load_kept(prompt.ids);
   result.n_loaded = std::max<int64_t>(0, result.n_reused - n_held_before);
@@ -244,6 +267,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   how.n_predict = options_.n_predict;
   how.n_keep = n_keep(prompt);
   how.context_shift = options_.context_shift;
+  how.exact_shift = options_.exact_shift;
   how.stop = options_.stop;
   how.special = SpecialText::shown;
   how.n_logprobs = options_.n_logprobs;

@@ -33,6 +33,7 @@ struct ConversationOptions {
   SamplerParams sampling;
   int64_t n_predict = -1;              // tokens of an answer; -1: no limit
   bool context_shift = false;          // a full context: the oldest turns are left out; else an error
+  bool exact_shift = false;            // what then remains is computed again instead of moved in the cache
   bool think = true;                   // false: tells templates that know of it (enable_thinking)
   std::string template_variables;      // more variables for the template: a JSON object, or nothing
   std::vector<std::string> stop;       // an answer ends after one of these
@@ -109,6 +110,7 @@ class Conversation {
   std::vector<ChatMessage> sent_messages() const;
   Prompt fitting_prompt();
   int64_t n_keep(const Prompt& prompt) const;
+  int64_t reuse(std::span<const int32_t> prompt, int64_t n_common, bool left_out);
   Sampler make_sampler(const Prompt& prompt, int64_t n_common) const;
   Answer answer(const AnswerCallbacks& callbacks);
   void check_text(const std::string& text) const;

@@ -133,15 +133,16 @@ bool Generation::can_shift() const {
   return options_.context_shift && (n_past() - n_keep) / 2 >= 1;
 }
 
-// Drops the older half of what is not kept and reads the rest again at its new place: exact, where moving
-// the cached keys would leave in them what they saw of the dropped tokens.
+// Drops the older half of what is not kept. The rest is moved to its new place, or, where that is not possible or not wanted,
+// computed again there.
 void Generation::shift() {
   const int64_t n_keep = std::min(n_keep_, session_.n_past());
   const int64_t n_drop = (session_.n_past() - n_keep) / 2;
+  ++stats_.n_shifts;
+  if (!options_.exact_shift && session_.shift(n_keep, n_drop)) return;
   const std::vector<int32_t> rest(session_.tokens().begin() + n_keep + n_drop, session_.tokens().end());
   session_.truncate(n_keep);
   if (!rest.empty()) session_.append(rest, LogitsWanted::largest);
-  ++stats_.n_shifts;
 }
 
 SamplerModel sampler_model(const Model& model, int64_t n_ctx) {

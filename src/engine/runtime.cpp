@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/checked.h"
@@ -64,6 +65,7 @@ void Runtime::build() {
   executor_ = std::make_unique<Executor>(
       devices_, fit_.placement, cache_->layers(), disk_reader(model_, options_, fit_.placement),
       options_.expert_policy ? options_.expert_policy : usual_cache_policy);
+  key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
   if (options_.offload.expert_use) {
@@ -443,6 +445,45 @@ void Runtime::append_unwritten(KvSequence& sequence, int64_t n_tokens) {
 
 void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const {
   read_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+}
+
+bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
+  const int64_t n_before = sequence.length(), n_after = n_before - n_drop;
+  TANDEM_CHECK(n_keep >= 0 && n_drop >= 0 && n_keep <= n_after);
+  if (!key_rotations_ || hot_) return false;
+  const std::vector<int32_t> old(sequence.blocks().begin(), sequence.blocks().end());
+  sequence.truncate(n_keep);
+  TANDEM_CHECK(sequence.length() == n_keep);  // its blocks are its own
+  std::vector<int32_t> slots(static_cast<size_t>(n_after - n_keep));
+  sequence.append(n_after - n_keep, slots.data());  // the blocks that were freed are enough
+  // Whole blocks are written, so the first one begins with rows that stay.
+  const int64_t block = n_keep / kv_config().block_size, first = block * kv_config().block_size;
+  const auto from = std::span(old).subspan(static_cast<size_t>(block));
+  const auto to = sequence.blocks().subspan(static_cast<size_t>(block));
+  try {
+    std::vector<std::byte> rows;
+    for (size_t layer = 0; layer < kv_config().layers.size() && !to.empty(); ++layer) {
+      for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
+        const size_t n_row = kv_token_bytes(layer, half);
+        if (n_row == 0) continue;  // it reads another layer's cache
+        rows.resize(static_cast<size_t>(n_before - first) * n_row);
+        read_kv_rows(kv_device(layer), kv_layer(layer), half, from, n_before - first, rows.data());
+        std::byte* moved = rows.data() + static_cast<size_t>(n_keep - first) * n_row;
+        std::memmove(moved, moved + static_cast<size_t>(n_drop) * n_row,
+                     static_cast<size_t>(n_after - n_keep) * n_row);
+        if (half == KvHalf::keys) {
+          const KvLayer& keys = kv_layer(layer);
+          rotate_keys((*key_rotations_)[layer], keys.k_dtype, keys.head_dim_k,
+                      (n_after - n_keep) * keys.n_head_kv, -n_drop, moved);
+        }
+        write_kv_rows(kv_device(layer), kv_layer(layer), half, to, n_after - first, rows.data());
+      }
+    }
+  } catch (...) {
+    sequence.truncate(n_keep);
+    throw;
+  }
+  return true;
 }
 
 void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "engine/model.h"
+#include "engine/moved_keys.h"
 #include "engine/step_logits.h"
 #include "exec/executor.h"
 #include "exec/expert_counts.h"
@@ -98,6 +99,9 @@ class Runtime {
                    const std::byte* rows);
   // Appends positions whose blocks (and state) the caller writes next.
   void append_unwritten(KvSequence& sequence, int64_t n_tokens);
+  // Drops n_drop positions after the first n_keep and moves what follows to their place (engine/moved_keys.h), if this cache
+  // can: false if not, and nothing is changed. If a device's copy throws, the sequence has its first n_keep positions.
+  bool move(KvSequence& sequence, int64_t n_keep, int64_t n_drop);
   // Reads and writes one state of a recurrent layer.
   void read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const;
   void write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row);
@@ -135,9 +139,10 @@ class Runtime {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<HotCache> hot_;  // of a split cache; there is one sequence then
   std::unique_ptr<Executor> executor_;
-  ExpertCounts earlier_counts_;       // of executors before this one
-  std::unique_ptr<Program> decode_;   // up to a token of each sequence
-  std::unique_ptr<Program> prefill_;  // up to n_ubatch tokens
+  ExpertCounts earlier_counts_;                            // of executors before this one
+  std::unique_ptr<Program> decode_;                        // up to a token of each sequence
+  std::unique_ptr<Program> prefill_;                       // up to n_ubatch tokens
+  std::optional<std::vector<KeyRotation>> key_rotations_;  // none: keys cannot be moved
   int64_t max_outputs_ = 1;
 
   // Step inputs, sized once.

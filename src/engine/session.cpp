@@ -150,7 +150,23 @@ void Session::truncate(int64_t n) {
   TANDEM_CHECK(n >= 0 && n <= n_past());
   sequence_.truncate(std::min(n, n_cached()));
   tokens_.resize(n);
+  if (n <= n_exact_) n_exact_ = INT64_MAX;
   TANDEM_CHECK(n_cached() == n || sequence_.is_recurrent());  // nobody else shares this session's blocks
+}
+
+bool Session::shift(int64_t n_keep, int64_t n_drop) {
+  TANDEM_CHECK(n_keep >= 0 && n_drop > 0 && n_keep + n_drop <= n_past());
+  // An MTP layer has read what the model made of every token, at its old position.
+  if (on_hidden_ || n_cached() < n_past()) return false;
+  try {
+    if (!runtime_.move(sequence_, n_keep, n_drop)) return false;
+  } catch (...) {
+    tokens_.resize(static_cast<size_t>(n_cached()));
+    throw;
+  }
+  n_exact_ = std::min(n_exact_, n_keep);
+  tokens_.erase(tokens_.begin() + n_keep, tokens_.begin() + n_keep + n_drop);
+  return true;
 }
 
 void Session::read_kv(size_t layer, KvHalf half, std::byte* rows) const {
@@ -187,7 +203,10 @@ int64_t Session::load_kept(std::span<const int32_t> tokens) {
 }
 
 void Session::keep() {
-  if (kept_) kept_->keep(sequence_, tokens_, KeptCache::WhenBusy::wait);
+  if (kept_) {
+    const auto n = static_cast<size_t>(std::min(n_exact_, n_past()));
+    kept_->keep(sequence_, std::span(tokens_).first(n), KeptCache::WhenBusy::wait);
+  }
 }
 
 void Session::restore(std::span<const int32_t> tokens, const SavedCache& cache) {
@@ -215,6 +234,7 @@ void Session::restore(std::span<const int32_t> tokens, const SavedCache& cache) 
       }
     }
     tokens_.assign(tokens.begin(), tokens.end());
+    if (cache.n_exact < n) n_exact_ = cache.n_exact;
   } catch (...) {
     sequence_.truncate(0);
     throw;

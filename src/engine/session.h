@@ -6,6 +6,8 @@
 // A session belongs to one thread. Model and devices outlive it.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -74,6 +76,12 @@ class Session {
   // computed again with the next tokens.
   void truncate(int64_t n);
 
+  // Drops n_drop tokens after the first n_keep, and moves the cache of those behind them to its new positions, so that they
+  // need not be computed again (engine/moved_keys.h). Returns false, and changes nothing, where that is not possible.
+  bool shift(int64_t n_keep, int64_t n_drop);
+  // Tokens of the beginning whose cache is what they themselves give: all until a shift.
+  int64_t n_exact() const { return std::min(n_exact_, n_cached()); }
+
   // The cache, for saving it: positions 0 .. n_cached() - 1 of a layer, as rows of the layer's dtypes
   // [n_cached, n_head_kv, head_dim]; of a recurrent layer, one row for each of state_positions().
   const KvConfig& kv_config() const { return runtime_.kv_config(); }
@@ -85,6 +93,7 @@ class Session {
     std::vector<int64_t> state_positions;
     // The first n rows, laid out as by read_kv: first the keys, then the values of each layer.
     std::function<std::span<const std::byte>(size_t layer, KvHalf half, int64_t n)> rows;
+    int64_t n_exact = INT64_MAX;  // as n_exact() was
   };
   // Replaces the session's content by these tokens and the saved cache of as many of them as it has. If it
   // throws, the session is empty.
@@ -95,7 +104,7 @@ class Session {
   // Extends the session by what is kept of these tokens, of which it has the first n_past() already. At least the last one
   // is left to append. Returns n_past(). Without a store, does nothing.
   int64_t load_kept(std::span<const int32_t> tokens);
-  // Hands what it has computed to the store. May wait for the disk, so it is for the end of a text.
+  // Hands what it has computed to the store, up to what was moved. May wait for the disk, so it is for the end of a text.
   void keep();
 
   // Bytes taken, for reports.
@@ -116,6 +125,7 @@ class Session {
   Runtime runtime_;
   KvSequence sequence_;
   std::vector<int32_t> tokens_;
+  int64_t n_exact_ = INT64_MAX;      // INT64_MAX: all, as nothing was moved
   std::unique_ptr<KeptCache> kept_;  // null: nothing is kept
   HiddenFn on_hidden_;
 };

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kVersion = 2, kRotatedVersion = 3;
 constexpr const char* kRotationKey = "session.kv_rotation";
+constexpr const char* kExactKey = "session.n_exact";
 constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
 
 std::string tensor_name(size_t layer, KvHalf half) {
@@ -80,6 +81,8 @@ void save_session(const Session& session, const std::string& path, std::string_v
     m.set("session.n_deferred", Value(static_cast<uint32_t>(session.n_deferred())));
   if (!widths.empty()) m.set(kRotationKey, Value(widths));
   m.set("session.tokens", Value(tokens));
+  if (!tokens.empty() && session.n_exact() < session.n_cached())
+    m.set(kExactKey, Value(static_cast<uint32_t>(session.n_exact())));
   const std::vector<int64_t> states = tokens.empty() ? std::vector<int64_t>() : session.state_positions();
   if (config.is_recurrent())
     m.set("session.states", Value(std::vector<int32_t>(states.begin(), states.end())));
@@ -113,6 +116,7 @@ SessionFile::SessionFile(const std::string& path, const Session& session) : file
   const Metadata& m = file_.metadata();
   tokens_ = m.get_vector<int32_t>("session.tokens");
   transcript_ = m.get<std::string_view>("session.transcript");
+  if (m.has(kExactKey)) n_exact_ = m.get<uint32_t>(kExactKey);
   const int64_t n_vocab = session.model().hparams().n_vocab;
   for (const int32_t id : tokens_) {
     if (id < 0 || id >= n_vocab) {
@@ -245,7 +249,7 @@ void SessionFile::restore(Session& session, size_t n_tokens) const {
     }
     return converted;
   };
-  session.restore(std::span(tokens_).first(n_tokens), {n_cached_, states_, rows});
+  session.restore(std::span(tokens_).first(n_tokens), {n_cached_, states_, rows, n_exact_});
 }
 
 }  // namespace tandem

@@ -12,6 +12,7 @@
 //   session.kv_rotation     i32 array [n_layer, 2], only if heads are rotated before they are cached: the widths of the
 //                           matrices of each layer's keys and values (graph/hadamard.h); 0: not rotated
 //   session.tokens          i32 array
+//   session.n_exact         u32, only if cached keys were moved (engine/moved_keys.h): the tokens before them
 //   session.transcript      JSON of the caller, or ""
 //   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys
 //   session.states          i32 array, only with recurrent layers: how many tokens each saved state has seen; the
@@ -60,6 +61,7 @@ class SessionFile {
   GgufFile file_;
   std::vector<int32_t> tokens_;
   int64_t n_cached_ = 0;               // tokens whose cache the file has
+  int64_t n_exact_ = INT64_MAX;        // as Session::n_exact(); INT64_MAX: all
   std::vector<int64_t> states_;        // of recurrent layers: how many tokens each saved state has seen
   std::vector<KvRotation> rotations_;  // of each layer, as saved
   std::string_view transcript_;

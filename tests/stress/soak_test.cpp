@@ -107,8 +107,15 @@ class ChatSoak : public Soak {
   static constexpr size_t kTurnsOfAConversation = 40;
 
   std::vector<std::string> arguments() const {
-    return {
-        "-c", "256", "--context-shift", "--ignore-eos", "--temp", "1", "-n", std::to_string(plan_.n_predict)};
+    return {"-c",
+            "256",
+            "--context-shift",
+            "--exact-shift",
+            "--ignore-eos",
+            "--temp",
+            "1",
+            "-n",
+            std::to_string(plan_.n_predict)};
   }
 
   void send(const std::string& line) {

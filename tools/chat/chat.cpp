@@ -41,7 +41,7 @@ struct ChatOptions : CommandOptions {
   std::string system, system_file, chat_template, template_variables, session_file, expert_stats;
   std::optional<ShowReasoning> reasoning;
   Toggle markdown = Toggle::automatic;
-  bool context_shift = false, single_turn = false;
+  bool context_shift = false, exact_shift = false, single_turn = false;
 };
 
 // Joins -p and -f, as in `-p "Summarize:" -f notes.txt`.
@@ -72,6 +72,7 @@ ConversationOptions conversation_options(const ChatOptions& o, ShowReasoning rea
   c.sampling = o.sampling;
   c.n_predict = o.text.n_predict < 0 ? -1 : o.text.n_predict;
   c.context_shift = o.context_shift;
+  c.exact_shift = o.exact_shift;
   c.think = reasoning != ShowReasoning::off;
   c.stop = o.text.reverse_prompts;
   c.n_logprobs = o.text.n_logprobs;
@@ -250,6 +251,11 @@ void add_chat(CLI::App& app) {
   add_context_options(command, options->engine.context, options->flash_attention);
   flag(command, "--context-shift,!--no-context-shift", options->context_shift,
        "when the context is full, drop the oldest turns and continue")
+      .group("Context");
+  flag(command, "--exact-shift", options->exact_shift,
+       "after that, compute what remains again, instead of moving its cache to the new positions, which is "
+       "much faster "
+       "but keeps in it what it had seen of the dropped text")
       .group("Context");
   add_kv_store_options(command, options->kv_store);
   add_thread_options(command, options->engine.devices);
