@@ -185,6 +185,30 @@ TEST_F(Talk, AFullContextDropsItsOldestTurns) {
   EXPECT_THAT(model_->vocab().detokenize(session_->tokens(), SpecialText::shown), HasSubstr("system:sys"));
 }
 
+// The turns that remain are moved in the cache, or computed again.
+TEST_F(Talk, TurnsThatRemainAreReused) {
+  const auto reused = [&](bool exact) {
+    open(200);
+    Conversation c = talk();
+    c.set_system("sys");
+    c.options().context_shift = true;
+    c.options().exact_shift = exact;
+    std::vector<int64_t> n;
+    int64_t n_left_out = 0;
+    for (int i = 0; i < 12; ++i) {
+      const Answer a = c.ask("turn " + std::to_string(i) + std::string(20, 'x'), {});
+      if (a.n_left_out > n_left_out) n.push_back(a.n_reused);
+      n_left_out = a.n_left_out;
+    }
+    return n;
+  };
+  const std::vector<int64_t> moved = reused(false), computed = reused(true);
+  ASSERT_GE(moved.size(), 2u);
+  ASSERT_GE(computed.size(), 2u);
+  for (const int64_t n : computed) EXPECT_LT(n, 30);  // the system prompt
+  for (const int64_t n : moved) EXPECT_GT(n, 60);
+}
+
 TEST_F(Talk, UndoAndClear) {
   Conversation c = talk(1);
   EXPECT_EQ(c.undo(), std::nullopt);
