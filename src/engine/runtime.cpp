@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "engine/step_relay.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "plan/generic_kernels.h"
@@ -64,6 +65,7 @@ void Runtime::build() {
   executor_ = std::make_unique<Executor>(
       devices_, fit_.placement, cache_->layers(), disk_reader(model_, options_, fit_.placement),
       options_.expert_policy ? options_.expert_policy : usual_cache_policy);
+  if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
   if (options_.offload.expert_use) {
@@ -392,8 +394,14 @@ StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted)
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
       inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;
+  if (options_.relay) options_.relay->begin(slices, wanted);
   executor_->run(decodes ? *decode_ : *prefill_, inputs);
-  return {*executor_, static_cast<size_t>(model_.hparams().n_vocab)};
+  const StepLogits logits(*executor_, static_cast<size_t>(model_.hparams().n_vocab));
+  return options_.relay ? options_.relay->end(logits, wanted) : logits;
+}
+
+int64_t Runtime::micro_batch(int64_t n_tokens) const {
+  return options_.relay ? options_.relay->micro_batch(n_tokens, n_ubatch()) : n_ubatch();
 }
 
 Device& Runtime::kv_device(size_t layer) const {
@@ -447,6 +455,15 @@ void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row
 
 void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {
   write_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+}
+
+ContextOptions planned_context(const Model& model, std::vector<Device*> devices,
+                               const EngineOptions& options) {
+  check_options(options);
+  const ContextOptions shape = held_to_batch(options.context, model, devices.size());
+  const PlanRequest plan{model.architecture(), model.weights(),          devices, options.offload, shape,
+                         options.rates,        model.may_leave_on_disk()};
+  return plan_session(plan).front().shape;
 }
 
 }  // namespace tandem
