@@ -85,6 +85,8 @@ void check_stage_options(const EngineOptions& engine) {
   const OpenOptions& open = engine.model.open;
   if (open.mlock) refuse("--mlock", "it would lock the layers of other ranks too");
   if (!open.mmap) refuse("--no-mmap", "it would read the layers of other ranks too");
+  if (engine.devices.numa == Numa::distribute)
+    refuse("--numa distribute", "start a rank on each node of memory instead");
   if (engine.context.keeps_hidden)
     refuse("--spec mtp", "the MTP layer needs what the last rank makes of every token");
 }
@@ -96,6 +98,7 @@ StagedModel::StagedModel(Ranks& ranks, const StageOptions& options, EngineOption
   attempt(failure, [&] {
     share_host(share, engine);
     engine.model.open.prefetch = false;  // keep_layers() reads ahead what is needed
+    if (engine.devices.numa == Numa::automatic) engine.devices.numa = Numa::none;  // which copies no model
     devices_ = make_devices(engine);
     model_ = open_model(engine);
   });

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "plan/footprint.h"
 
 namespace tandem {
 namespace {
@@ -19,6 +20,33 @@ struct Best {
     return slowest != other.slowest ? slowest < other.slowest : sum < other.sum;
   }
 };
+
+size_t whole(double n_bytes) {
+  return static_cast<size_t>(std::min(n_bytes, 9e18));
+}
+
+// n_bytes: [n_layer + 1], of the layers before each.
+[[noreturn]] void throw_no_room(std::span<const double> n_bytes, const std::vector<bool>& cuts,
+                                std::span<const RankPower> ranks) {
+  double room = 0, smallest = kNever;
+  size_t begin = 0;
+  for (size_t end = 1; end < n_bytes.size(); ++end) {
+    if (end + 1 < n_bytes.size() && !cuts[end]) continue;
+    smallest = std::min(smallest, n_bytes[end] - n_bytes[begin]);
+    begin = end;
+  }
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const double of_rank = ranks[r].gpu_bytes + ranks[r].host_bytes;
+    room += of_rank;
+    if (of_rank >= smallest) continue;
+    throw_error(ErrorCode::out_of_memory,
+                "rank {} has {} of memory, and the smallest part of the model takes {}", r,
+                size_text(whole(of_rank)), size_text(whole(smallest)));
+  }
+  throw_error(ErrorCode::out_of_memory,
+              "the model does not fit: its layers take {} with their cache, and the ranks have {} together",
+              size_text(whole(n_bytes.back())), size_text(whole(room)));
+}
 
 }  // namespace
 
@@ -42,7 +70,7 @@ LayerShares divide_layers(std::span<const LayerLoad> loads, const std::vector<bo
   std::vector<double> n_bytes(n_layer + 1), read(n_layer + 1);  // of the layers before each
   for (size_t i = 0; i < n_layer; ++i) {
     n_bytes[i + 1] = n_bytes[i] + loads[i].n_bytes + loads[i].kv_bytes * n_ctx;
-    read[i + 1] = read[i] + loads[i].read_bytes;
+    read[i + 1] = read[i] + loads[i].read_bytes + loads[i].kv_bytes * n_ctx / 2;  // half full
   }
   // best[r][end]: ranks 0 .. r have the layers before `end`.
   std::vector<std::vector<Best>> best(n_ranks, std::vector<Best>(n_layer + 1));
@@ -60,14 +88,7 @@ LayerShares divide_layers(std::span<const LayerLoad> loads, const std::vector<bo
   }
   LayerShares shares;
   size_t end = n_layer;
-  if (best[n_ranks - 1][end].slowest == kNever) {
-    double room = 0;
-    for (const RankPower& rank : ranks) room += rank.gpu_bytes + rank.host_bytes;
-    throw_error(
-        ErrorCode::out_of_memory,
-        "the model does not fit: its layers take {:.2f} GiB with their cache, and the ranks have {:.2f} GiB",
-        n_bytes[n_layer] / (1 << 30), room / (1 << 30));
-  }
+  if (best[n_ranks - 1][end].slowest == kNever) throw_no_room(n_bytes, cuts, ranks);
   shares.slowest_s = best[n_ranks - 1][end].slowest;
   shares.sum_s = best[n_ranks - 1][end].sum;
   for (size_t r = n_ranks; r-- > 0;) {

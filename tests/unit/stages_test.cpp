@@ -53,10 +53,13 @@ TEST(LayerShares, StayInMemory) {
   EXPECT_EQ(divide_layers(equal_loads(8), all_cuts(8), ranks, 0).ranges[0].size(), 5);
   EXPECT_EQ(divide_layers(equal_loads(8), all_cuts(8), ranks, 1e5).ranges[0].size(), 4);
   const std::vector<RankPower> small{{0, 0, 3e9, 1}, {0, 0, 3e9, 1}};
+  EXPECT_THAT(error_of([&] { divide_layers(equal_loads(8), all_cuts(8), small, 0); }),
+              HasSubstr("the model does not fit: its layers take 7.45 GiB with their cache, and the ranks "
+                        "have 5.59 GiB together"));
+  const std::vector<RankPower> one_small{{0, 0, 1e12, 1}, {0, 0, 5e8, 1}};
   EXPECT_THAT(
-      error_of([&] { divide_layers(equal_loads(8), all_cuts(8), small, 0); }),
-      HasSubstr(
-          "the model does not fit: its layers take 7.45 GiB with their cache, and the ranks have 5.59 GiB"));
+      error_of([&] { divide_layers(equal_loads(8), all_cuts(8), one_small, 0); }),
+      HasSubstr("rank 1 has 476.8 MiB of memory, and the smallest part of the model takes 953.7 MiB"));
 }
 
 TEST(LayerShares, FillGpusFirst) {
