@@ -92,7 +92,10 @@ class Scheduler {
 
   void send_to_next_stage() {
     for (const Transfer& t : partition().sent) {
-      if (!t.from.is_host()) add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
+      if (!t.from.is_host()) {
+        add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
+        reads_inputs_[t.from.index()] = false;
+      }
       add({.kind = CommandKind::send, .tensor = t.tensor});
     }
   }
