@@ -133,6 +133,13 @@ MappedFile MappedFile::open_placed(const std::string& path, const OpenOptions& o
   return mapped;
 }
 
+void read_ahead(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_WILLNEED);
+}
+
 void MappedFile::prefetch() const {
   if (holder_ && holder_->guard) madvise(holder_->address, holder_->n_bytes, MADV_WILLNEED);
 }

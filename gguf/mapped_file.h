@@ -41,6 +41,9 @@ struct FileStamp {
           changed_ns = 0;  // since 1970; of the contents, and of the contents or the file's entry
 };
 
+// Asks the system to read these bytes of a mapped file ahead. Only a hint.
+void read_ahead(std::span<const std::byte> bytes);
+
 class MappedFile {
  public:
   // Throws Error(io) when `path` cannot be opened or read, Error(bad_file) when it is not a regular file

@@ -34,9 +34,10 @@ ROOMS = {
     "plan": ["model", "exec"],
     "speculate": ["base"],
     "engine": ["plan", "model", "exec", "kv", "text", "sample", "speculate"],
+    "pipeline": ["engine", "ranks"],
     "setup": ["engine", "cpu", "sandbox"],
     "capi": ["setup"],
-    "tools": ["setup", "sandbox", "ranks"],
+    "tools": ["setup", "sandbox", "pipeline"],
 }
 # Additional folders for single files: only the list of backends names them all.
 ALSO = {"src/setup/backends.cpp": ["ggml-cuda"]}

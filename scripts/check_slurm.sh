@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs scripts/slurm_batch.sh in a Slurm cluster of one node (scripts/slurm_here.sh): an array of which one task is
 # cancelled, the merge that names it, that shard again, and the merge that then is equal to one run's answers. Then, if BUILD has
-# MPI, srun with three ranks.
+# MPI, srun with three ranks, and a text whose model three ranks divide (scripts/slurm_run.sh).
 #   scripts/check_slurm.sh BUILD
 # Needs what slurm_here.sh needs. Exits with 0 if all of it holds.
 set -euo pipefail
@@ -55,4 +55,10 @@ if [ -e "$2/lib/tandem/libtandem_mpi.so" ]; then
   srun --mpi=pmix -n 3 "$TANDEM" batch --mpi "${options[@]/answers/ranks}"
   sort -t: -k2n ranks.jsonl | cmp - sorted.jsonl || fail "the answers of three ranks differ from those of one run"
   echo "passed: srun with 3 ranks, equal to one run"
+  run=(-m "$here/../models/tandem-demo-Q8_0.gguf" -p "Once there were three birds" -t 1 --temp 0 -n 20)
+  "$TANDEM" run "${run[@]}" >one.txt 2>/dev/null
+  job=$(RANKS=3 OUTPUT=ranks.txt "$here/slurm_run.sh" "${run[@]}" | sed -n 's/^job \([0-9]*\).*/\1/p')
+  wait_for "$job"
+  cmp one.txt ranks.txt || fail "the text of three ranks differs from that of one run"
+  echo "passed: a model over 3 ranks, the text of one run"
 fi

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "ranks/gather.h"
 #include "setup/backends.h"
 #include "tools/command.h"
 #include "tools/options/setting_flags.h"
@@ -37,15 +38,6 @@ void run_body(MpiRanks& ranks, const std::function<void(MpiRanks&)>& body) {
   } catch (const std::exception& e) {
     end_all(ranks, std::string("internal error: ") + e.what(), ErrorCode::bug);
   }
-}
-
-// Gathers one record of each rank. T: plain data.
-template <class T>
-std::vector<T> gather(Ranks& ranks, const T& mine) {
-  std::vector<T> all(static_cast<size_t>(ranks.size()));
-  const std::vector<size_t> n_bytes(all.size(), sizeof(T));
-  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), n_bytes, std::as_writable_bytes(std::span(all)));
-  return all;
 }
 
 struct Status {

@@ -11,6 +11,7 @@
 #include "engine/generate.h"
 #include "engine/session_file.h"
 #include "text/stream_detokenizer.h"
+#include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/confinement.h"
 #include "tools/expert_stats.h"
@@ -26,6 +27,7 @@
 #include "tools/prompt_progress.h"
 #include "tools/setup.h"
 #include "tools/speculation.h"
+#include "tools/stages.h"
 #include "tools/statistics.h"
 
 namespace tandem::tools {
@@ -41,6 +43,7 @@ struct RunOptions : CommandOptions {
   KvStoreOptions kv_store;
   std::string expert_stats, expert_trace;
   bool prompt_cache_all = false, prompt_cache_ro = false;
+  StageOptions stages;
 };
 
 // Throws Error if the prompt is empty or not UTF-8.
@@ -192,36 +195,65 @@ void report(const GenerateStats& s, uint64_t seed) {
   if (!experts.empty()) log_info("{}", experts);
 }
 
-void run(RunOptions& options) {
-  check_logprobs(options.text);
-  apply_log_options(options.log);
-  apply_escapes(options.text, options.sampling);
-  validate(options.sampling);
-  note_no_effect(options);
-  check_one_model(options.engine.model.path, options.hub);
+struct Prompt {
+  std::string text;
+  bool from_cache = false;  // what the prompt cache holds is continued
+};
+
+Prompt find_prompt(const RunOptions& options) {
   const bool has_cache = access(options.prompt_cache.c_str(), R_OK) == 0;
   const bool no_prompt = options.text.prompt.empty() && options.text.file.empty();
   TextOptions source = options.text;
   if (no_prompt && !has_cache && isatty(STDIN_FILENO) == 0) source.file = std::string("-");
-  const std::string prompt = read_prompt(source);
-  const bool from_cache = prompt.empty() && has_cache;
-  if (!from_cache) check_prompt(prompt, options.text);
+  Prompt prompt{read_prompt(source)};
+  prompt.from_cache = prompt.text.empty() && has_cache;
+  if (!prompt.from_cache) check_prompt(prompt.text, options.text);
+  return prompt;
+}
+
+// From the options to the model's file, with nothing but what the run needs allowed from then on.
+void begin_confined(RunOptions& options, Confinement& confinement) {
   find_model_file(options);
   prepare_speculation(options.speculation, options.engine);
-  Confinement confinement(options.sandbox);
   confinement.runs(options.engine).reads_model(options.speculation.model).reads(options.prompt_cache);
   if (!options.prompt_cache_ro) confinement.writes(options.prompt_cache);
   prepare_kv_store(options.kv_store, confinement);
   confinement.writes(options.expert_stats).writes(options.expert_trace).begin();
   refuse_conversation(options);
-  const auto devices = make_devices(options.engine);
-  const std::unique_ptr<Model> model = load_model(options);
+}
+
+// What a run is made with: of one process, or of the rank that has the terminal.
+struct RunModel {
+  const Model& model;
+  const std::vector<std::unique_ptr<Device>>& devices;
+  Session::Explain explain;
+  // Called when the session is there, or with why it is not; may be empty.
+  std::function<void(const std::optional<Error>& failure)> agree;
+};
+
+std::unique_ptr<Session> open_session(const RunOptions& options, const RunModel& r) {
+  const auto open = [&] {
+    return std::make_unique<Session>(r.model, pointers(r.devices), options.engine, r.explain);
+  };
+  if (!r.agree) return open();
+  std::unique_ptr<Session> session;
+  std::optional<Error> failure;
+  attempt(failure, [&] { session = open(); });
+  r.agree(failure);
+  return session;
+}
+
+void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
+  const std::string& prompt = source.text;
+  const bool from_cache = source.from_cache;
+  const auto& devices = r.devices;
+  const Model* model = &r.model;
   const ExpertStats expert_stats(options.expert_stats, model->hparams(), options.engine);
   ExpertTrace expert_trace(options.expert_trace, model->hparams(), options.engine);
-  measure_speeds(options.engine, devices, *model);
   TextSpeculation speculation(options.speculation, options.engine, devices, *model);
   const std::unique_ptr<BlockStore> store = open_kv_store(options.kv_store);
-  Session session(*model, pointers(devices), options.engine, explain_on_stderr(options.explain));
+  const std::unique_ptr<Session> opened = open_session(options, r);
+  Session& session = *opened;
   speculation.watch(session);
   if (store) session.keep_in(*store);
   Sampler sampler(options.sampling, sampler_model(session));
@@ -291,6 +323,73 @@ void run(RunOptions& options) {
   check_complete(options.sampling, stats.reason, [&](const std::string& text) { out.note(text); });
 }
 
+// What each rank would have to do for its layers.
+void refuse_with_mpi(const RunOptions& options) {
+  const auto refuse = [](bool given, const char* flag, const char* why) {
+    if (given) throw_error(ErrorCode::usage, "{} contradicts --mpi: {}", flag, why);
+  };
+  check_stage_options(options.engine);
+  const char* parts = "each rank has a part of what would be saved";
+  refuse(!options.prompt_cache.empty(), "--prompt-cache", parts);
+  refuse(options.kv_store.is_on(), "--kv-store", parts);
+  refuse(!options.expert_stats.empty(), "--expert-stats", "it records the experts of one process");
+  refuse(!options.expert_trace.empty(), "--expert-trace", "it records the experts of one process");
+  refuse(options.speculation.chosen() == SpeculationOptions::Kind::mtp, "--spec mtp",
+         "the MTP layer needs what the last rank makes of every token");
+}
+
+void run_rank(RunOptions& options, MpiRanks& ranks) {
+  const bool leads = ranks.rank() == 0;
+  std::optional<Error> failure;
+  Prompt prompt;
+  Confinement confinement(options.sandbox);
+  attempt(failure, [&] {
+    refuse_with_mpi(options);
+    note_no_effect(options);
+    if (leads) prompt = find_prompt(options);
+    begin_confined(options, confinement.uses_mpi());
+  });
+  ranks.start();
+  agree(ranks, failure);
+  agree_on(ranks, "the version of tandem", build_commit());
+  StagedModel staged(ranks, options.stages, options.engine);
+  log_info("{} {} ({}): {}", ranks.size(), ranks.size() == 1 ? "rank" : "ranks", ranks.library_version(),
+           staged.layers_text());
+  std::optional<ExitCode> exit_code;
+  if (leads) {
+    const auto agree_with_all = [&ranks](const std::optional<Error>& e) { agree(ranks, e); };
+    try {
+      complete(options, prompt,
+               {staged.model(), staged.devices(), staged.explain(options.explain), agree_with_all});
+    } catch (const ExitCode& e) {
+      exit_code = e;
+    }
+    staged.pipeline().finish();
+  } else {
+    staged.follow(options.engine, options.explain);
+  }
+  const std::string times = staged.times_text();
+  if (leads && options.explain) fputs(times.c_str(), stderr);
+  if (exit_code) throw ExitCode{*exit_code};
+}
+
+void run(RunOptions& options) {
+  check_logprobs(options.text);
+  if (!options.stages.mpi) apply_log_options(options.log);
+  apply_escapes(options.text, options.sampling);
+  validate(options.sampling);
+  check_one_model(options.engine.model.path, options.hub);
+  if (options.stages.mpi) return run_ranks(options.log, [&](MpiRanks& ranks) { run_rank(options, ranks); });
+  note_no_effect(options);
+  const Prompt prompt = find_prompt(options);
+  Confinement confinement(options.sandbox);
+  begin_confined(options, confinement);
+  const auto devices = make_devices(options.engine);
+  const std::unique_ptr<Model> model = load_model(options);
+  measure_speeds(options.engine, devices, *model);
+  complete(options, prompt, {*model, devices, explain_on_stderr(options.explain), nullptr});
+}
+
 }  // namespace
 
 void add_run(CLI::App& app) {
@@ -322,6 +421,7 @@ void add_run(CLI::App& app) {
   add_expert_trace_option(command, options->expert_trace);
   add_sampling_options(command, options->sampling);
   add_speculation_options(command, options->speculation);
+  add_stage_options(command, options->stages);
   add_rope_options(command, options->engine.model.rope);
   add_log_options(command, options->log);
   add_sandbox_option(command, options->sandbox);

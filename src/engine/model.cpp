@@ -49,6 +49,15 @@ std::unique_ptr<Model> Model::load(const ModelOptions& options) {
   return model;
 }
 
+void Model::keep_layers(LayerRange layers) {
+  auto stage = std::make_unique<Stage>(std::move(architecture_), weights_->weights(), layers);
+  stage_ = stage.get();
+  architecture_ = std::move(stage);
+  for (const Weight& w : stage_->weights()) {
+    if (w.in_file) read_ahead(std::span(w.data, w.n_bytes()));
+  }
+}
+
 std::vector<DiskFile> Model::disk_files() const {
   std::vector<DiskFile> files;
   for (const MappedFile& part : file_.parts()) files.push_back({part.path(), part.bytes()});

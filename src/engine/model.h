@@ -10,7 +10,7 @@
 #include "base/disk_reader.h"
 #include "engine/options.h"
 #include "gguf/file.h"
-#include "model/architecture.h"
+#include "model/stage.h"
 #include "text/vocab.h"
 
 namespace tandem {
@@ -26,7 +26,13 @@ class Model {
   const Hparams& hparams() const { return architecture_->hparams(); }
   const Architecture& architecture() const { return *architecture_; }
   const Vocab& vocab() const { return *vocab_; }
-  const std::deque<Weight>& weights() const { return weights_->weights(); }
+  const std::deque<Weight>& weights() const { return stage_ ? stage_->weights() : weights_->weights(); }
+
+  // Makes of this model the stage with these layers, before any session: only what they need is read from now on. Reads that
+  // much of the file ahead. Throws as Stage does.
+  void keep_layers(LayerRange layers);
+  // The layers that are kept; none: all.
+  const Stage* stage() const { return stage_; }
 
   // True if the system may drop weights from memory and read them again: mapped and not locked.
   bool may_leave_on_disk() const { return file_.is_mapped() && !is_locked_; }
@@ -48,6 +54,7 @@ class Model {
   bool is_locked_ = false;
   std::unique_ptr<WeightBinder> weights_;
   std::unique_ptr<Architecture> architecture_;
+  const Stage* stage_ = nullptr;  // is architecture_
   std::shared_ptr<const Vocab> vocab_;
 };
 

@@ -20,6 +20,8 @@
 
 namespace tandem {
 
+class StepRelay;
+
 struct ModelOptions {
   std::string path;
   OpenOptions open;                         // mmap, mlock, ...
@@ -63,6 +65,8 @@ struct EngineOptions {
   // Called with what a step's tokens choose in a layer, of layers whose experts are on disk or also on a GPU;
   // may be empty.
   std::function<void(const ChosenInLayer& chosen)> on_experts;
+  // Of a stage (Model::keep_layers); null: the model is whole. Outlives the runtime.
+  StepRelay* relay = nullptr;
 };
 
 // Throws Error(usage) for options that contradict each other, naming both.

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "engine/step_relay.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "plan/generic_kernels.h"
@@ -66,6 +67,7 @@ void Runtime::build() {
       devices_, fit_.placement, cache_->layers(), disk_reader(model_, options_, fit_.placement),
       options_.expert_policy ? options_.expert_policy : usual_cache_policy);
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
+  if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));
   prefill_ = executor_->compile(std::move(graphs.prefill));
   if (options_.offload.expert_use) {
@@ -394,8 +396,14 @@ StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted)
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
       inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;
+  if (options_.relay) options_.relay->begin(slices, wanted);
   executor_->run(decodes ? *decode_ : *prefill_, inputs);
-  return {*executor_, static_cast<size_t>(model_.hparams().n_vocab)};
+  const StepLogits logits(*executor_, static_cast<size_t>(model_.hparams().n_vocab));
+  return options_.relay ? options_.relay->end(logits, wanted) : logits;
+}
+
+int64_t Runtime::micro_batch(int64_t n_tokens) const {
+  return options_.relay ? options_.relay->micro_batch(n_tokens, n_ubatch()) : n_ubatch();
 }
 
 Device& Runtime::kv_device(size_t layer) const {
@@ -450,7 +458,7 @@ void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row
 bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
   const int64_t n_before = sequence.length(), n_after = n_before - n_drop;
   TANDEM_CHECK(n_keep >= 0 && n_drop >= 0 && n_keep <= n_after);
-  if (!key_rotations_ || hot_) return false;
+  if (!key_rotations_ || hot_ || options_.relay) return false;
   const std::vector<int32_t> old(sequence.blocks().begin(), sequence.blocks().end());
   sequence.truncate(n_keep);
   TANDEM_CHECK(sequence.length() == n_keep);  // its blocks are its own
@@ -488,6 +496,15 @@ bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
 
 void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {
   write_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+}
+
+ContextOptions planned_context(const Model& model, std::vector<Device*> devices,
+                               const EngineOptions& options) {
+  check_options(options);
+  const ContextOptions shape = held_to_batch(options.context, model, devices.size());
+  const PlanRequest plan{model.architecture(), model.weights(),          devices, options.offload, shape,
+                         options.rates,        model.may_leave_on_disk()};
+  return plan_session(plan).front().shape;
 }
 
 }  // namespace tandem

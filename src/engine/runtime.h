@@ -52,6 +52,8 @@ class Runtime {
   // Maximum tokens and outputs of a step. The out-of-memory ladder lowers n_ubatch.
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
+  // Tokens of each step of a prompt of n.
+  int64_t micro_batch(int64_t n_tokens) const;
   int64_t n_deferred() const { return shape_.n_deferred; }
   // Of a step that computes where single tokens are computed: see ContextOptions::n_draft.
   int64_t max_decode_tokens() const { return n_sequences() + shape_.n_draft; }
@@ -152,5 +154,10 @@ class Runtime {
   std::vector<float> hidden_;         // [n_ubatch, n_embd], for an MTP layer
   std::vector<SequenceStep> sequence_steps_;
 };
+
+// The context and the micro-batch that a runtime with these options takes: those that the options leave open are planned.
+// Throws as planning does.
+ContextOptions planned_context(const Model& model, std::vector<Device*> devices,
+                               const EngineOptions& options);
 
 }  // namespace tandem

@@ -24,10 +24,10 @@ void Session::check_tokens(std::span<const int32_t> tokens) const {
   runtime_.check_vocabulary(tokens);
 }
 
-// The tokens of the next step, of n_left. With recurrent layers, a step ends where a block ends if it can, which
+// The tokens of the next step, of n_left and at most n_most. With recurrent layers, a step ends where a block ends if it can, which
 // leaves a checkpoint there; also shortly before the end, because a text is most often cut back by its last tokens.
-int64_t Session::step_size(int64_t n_left) const {
-  const int64_t at = sequence_.length(), n = std::min(runtime_.n_ubatch(), n_left);
+int64_t Session::step_size(int64_t n_left, int64_t n_most) const {
+  const int64_t at = sequence_.length(), n = std::min(n_most, n_left);
   if (!sequence_.is_recurrent() || sequence_.n_checkpoints() == 0) return n;
   const int64_t block_size = kv_config().block_size;
   const int64_t end = (at + n - (n == n_left ? 1 : 0)) / block_size * block_size;
@@ -46,11 +46,12 @@ TokenLogits Session::append(std::span<const int32_t> tokens, LogitsWanted wanted
   const std::span<const int32_t> work = n_again > 0 ? std::span<const int32_t>(all) : tokens;
   const auto n = static_cast<int64_t>(work.size());
   for (int64_t done = 0; done < n;) {
-    const int64_t count = step_size(n - done);
+    const int64_t count = step_size(n - done, runtime_.micro_batch(n));
+    const bool is_last = done + count == n;
     const BatchSlice slice{&sequence_, work.subspan(done, count), 1};
-    const auto result = runtime_.step(std::span(&slice, 1), wanted);
+    const auto result = runtime_.step(std::span(&slice, 1), is_last ? wanted : LogitsWanted::none);
     if (!result) continue;  // with what may be a smaller micro-batch
-    logits = result->row(0);
+    if (is_last) logits = result->row(0);
     done += count;
     const int64_t first_new = std::max(done - count, n_again);
     if (done > first_new) tokens_.insert(tokens_.end(), work.begin() + first_new, work.begin() + done);
@@ -128,8 +129,9 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
   check_tokens(tokens);
   while (n_cached() < n_past()) {  // what truncate() left without a state
     const std::span<const int32_t> rest = std::span<const int32_t>(tokens_).subspan(n_cached());
-    const BatchSlice slice{&sequence_, rest.first(step_size(static_cast<int64_t>(rest.size()))), 0};
-    if (runtime_.step(std::span(&slice, 1))) hand_out_hidden(slice);
+    const BatchSlice slice{&sequence_,
+                           rest.first(step_size(static_cast<int64_t>(rest.size()), runtime_.n_ubatch())), 0};
+    if (runtime_.step(std::span(&slice, 1), LogitsWanted::none)) hand_out_hidden(slice);
   }
   const auto n = static_cast<int64_t>(tokens.size());
   for (int64_t done = 0; done < n;) {

@@ -117,7 +117,7 @@ class Session {
 
  private:
   void check_tokens(std::span<const int32_t> tokens) const;
-  int64_t step_size(int64_t n_left) const;
+  int64_t step_size(int64_t n_left, int64_t n_most) const;
   std::vector<int32_t> with_missing(std::span<const int32_t> tokens) const;
   void restore_states(const SavedCache& cache);
   void hand_out_hidden(const BatchSlice& slice) const;

@@ -38,6 +38,10 @@ Graph delay_experts(Graph graph, const Placement& placement) {
       graph.nodes.push_back(std::move(node));
     }
   }
+  const auto is_sent = [&](const Node& node) {
+    return std::ranges::find(graph.sent, node.output) != graph.sent.end();
+  };
+  if (waiting && is_sent(*waiting)) graph.nodes.push_back(std::move(*waiting));
   return graph;  // a result that nobody reads is not computed
 }
 

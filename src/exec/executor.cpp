@@ -238,6 +238,8 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::collect:
       if (!is_left(program, c.tensor, inputs.wanted)) bring(program, c.tensor, c.device, inputs.shape);
       return;
+    case CommandKind::receive: return link_->receive(host_bytes(program, c.tensor, inputs.shape));
+    case CommandKind::send: return link_->send(host_bytes(program, c.tensor, inputs.shape));
   }
 }
 
@@ -300,6 +302,12 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
   transfers_.n_copies += 1;
 }
 
+std::span<std::byte> Executor::host_bytes(const Program& program, TensorId id, const StepShape& shape) const {
+  const Tensor& tensor = program.graph_.tensor(id);
+  return {reinterpret_cast<std::byte*>(program.addresses_[0][static_cast<size_t>(tensor.storage)]),
+          step_bytes(tensor, shape)};
+}
+
 // Where a tensor goes that a device other than the host returns.
 std::vector<float>& Executor::collected(const Graph& graph, TensorId tensor) {
   return tensor == graph.logits ? logits_ : tensor == graph.top ? top_ : hidden_;
@@ -307,7 +315,7 @@ std::vector<float>& Executor::collected(const Graph& graph, TensorId tensor) {
 
 // Whether a step leaves a result where it is: of the logits and the largest of them it brings what is wanted.
 bool Executor::is_left(const Program& program, TensorId tensor, LogitsWanted wanted) {
-  const bool brings_top = program.schedule_.partition.has_top && wanted == LogitsWanted::largest;
+  const bool brings_top = program.schedule_.partition.has_top && wanted != LogitsWanted::all;
   return tensor == program.graph_.logits ? brings_top : tensor == program.graph_.top && !brings_top;
 }
 
@@ -321,7 +329,7 @@ void Executor::bring(const Program& program, TensorId id, DeviceId device, const
 }
 
 std::span<const float> Executor::logits() {
-  TANDEM_CHECK(last_.program != nullptr);
+  TANDEM_CHECK(last_.program != nullptr && last_.program->graph_.logits != kNoTensor);
   const Program& program = *last_.program;
   const DeviceId device = program.schedule_.partition.logits_device;
   if (!last_.has_logits) bring(program, program.graph_.logits, device, last_.shape);

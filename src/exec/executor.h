@@ -15,13 +15,14 @@
 #include "exec/kv_stream.h"
 #include "exec/residency.h"
 #include "exec/schedule.h"
+#include "exec/stage_link.h"
 #include "exec/weight_stream.h"
 
 namespace tandem {
 
 // What of the logits a step brings to the host: all; or, where their device picks them out (Graph::top), the largest of each
-// output, and all only when they are asked for.
-enum class LogitsWanted : uint8_t { all, largest };
+// output, and all only when they are asked for. none: nobody asks, so that a stage need not wait for those of another rank.
+enum class LogitsWanted : uint8_t { all, largest, none };
 
 // The data of one step. Sizes must fit the program's ShapeClass.
 struct StepInputs {
@@ -49,6 +50,9 @@ class Executor {
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
            std::unique_ptr<DiskReader> disk = nullptr, MakeCachePolicy policy = usual_cache_policy);
   ~Executor();
+
+  // To the stages before and after, for graphs that receive or send; outlives the executor.
+  void connect(StageLink& link) { link_ = &link; }
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
   // support.
@@ -108,9 +112,11 @@ class Executor {
   void bring(const Program& program, TensorId tensor, DeviceId device, const StepShape& shape);
   std::span<const float> result(const Program& program, TensorId tensor, DeviceId device,
                                 const StepShape& shape);
+  std::span<std::byte> host_bytes(const Program& program, TensorId tensor, const StepShape& shape) const;
   void abandon_step();
 
   std::vector<Device*> devices_;
+  StageLink* link_ = nullptr;
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
   WeightResidency residency_;

@@ -27,11 +27,15 @@ class Partitioner {
     result_.inputs.resize(n_devices_);
     result_.caches = prefetched_layers(placement_);
     find_host_uses();
+    for (const TensorId id : graph_.received) receive(id);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     assign_slots();
     const auto end = static_cast<int32_t>(graph_.nodes.size());
-    result_.logits_device = made_on_[graph_.logits].value();
-    touch(result_.logits_device, graph_.logits, end);
+    for (const TensorId id : graph_.sent) bring_to_host(id, end);
+    if (graph_.logits != kNoTensor) {
+      result_.logits_device = made_on_[graph_.logits].value();
+      touch(result_.logits_device, graph_.logits, end);
+    }
     if (result_.has_top) touch(result_.logits_device, graph_.top, end);
     if (graph_.hidden != kNoTensor) {
       result_.hidden_device = made_on_[graph_.hidden].value();
@@ -168,6 +172,26 @@ class Partitioner {
       *valid = true;
     }
     touch(device, id, index);
+  }
+
+  void receive(TensorId id) {
+    made_on_[id] = DeviceId::host();
+    valid_[0][id] = true;
+    touch(DeviceId::host(), id, 0);
+  }
+
+  // For a stage that needs it, once all nodes have run.
+  void bring_to_host(TensorId id, int32_t end) {
+    const DeviceId from = made_on_[id].value();
+    result_.sent.push_back(Transfer{id, from, DeviceId::host()});
+    if (!valid_[0][id]) {
+      PlacedSegment& maker = result_.segments[made_in_[id]];
+      maker.sends.push_back(id);
+      touch(from, id, maker.nodes.back());
+      touch(DeviceId::host(), id, maker.nodes.back());
+      valid_[0][id] = true;
+    }
+    touch(DeviceId::host(), id, end);
   }
 
   // Extends the lifetime of the tensor's memory on a device to node `index`.

@@ -2,7 +2,7 @@
 // layout of each device's activations. Layers with streamed weights have segments of their own, so that
 // each waits for its weights as late as possible and frees its slot as early as possible. A node with a
 // device of its own starts a new segment if the host waits for a result of the current one. The node of Graph::top runs where
-// the logits are made, and not at all on the host, which has them.
+// the logits are made, and not at all on the host, which has them. What a stage receives is on the host from the start.
 #pragma once
 
 #include <optional>
@@ -56,6 +56,8 @@ struct Partition {
   // [device][TensorId]; kNowhere if the tensor is not in that arena
   std::vector<std::vector<size_t>> arena_offsets;
   std::vector<size_t> arena_bytes;  // [device]
+  std::vector<Transfer>
+      sent;  // of Graph::sent, with the device that has made each; all are on the host at the end
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
 

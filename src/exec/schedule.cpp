@@ -56,6 +56,7 @@ class Scheduler {
         if (group(g).device == DeviceId::at(d) && group(g).turn.first) fetch(g);
       }
     }
+    for (const TensorId id : graph_.received) add({.kind = CommandKind::receive, .tensor = id});
   }
 
   void add_segment(size_t index) {
@@ -71,6 +72,7 @@ class Scheduler {
   }
 
   void end_step() {
+    send_to_next_stage();
     for (size_t d = 1; d < reads_host_.size(); ++d) {
       const DeviceId device = DeviceId::at(d);
       if (std::ranges::find(partition().caches, device, &PrefetchedLayer::device) == partition().caches.end())
@@ -88,9 +90,19 @@ class Scheduler {
     collect(partition().logits_device, graph_.logits);
   }
 
+  void send_to_next_stage() {
+    for (const Transfer& t : partition().sent) {
+      if (!t.from.is_host()) {
+        add({.kind = CommandKind::wait, .device = t.from, .event = sent_[t.tensor]});
+        reads_inputs_[t.from.index()] = false;
+      }
+      add({.kind = CommandKind::send, .tensor = t.tensor});
+    }
+  }
+
   // Whether the host waits at the end for all that the device does.
   bool is_collected(DeviceId device) const {
-    return device == partition().logits_device ||
+    return (graph_.logits != kNoTensor && device == partition().logits_device) ||
            (graph_.hidden != kNoTensor && device == partition().hidden_device);
   }
 

@@ -33,12 +33,15 @@ enum class CommandKind : uint8_t {
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device
   collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
+  receive,  // wait for `tensor` from the rank with the stage before, and put it into host memory
+  send,     // send `tensor`, which is in host memory, to the rank with the next stage
 };
-inline constexpr int kCommandKinds = 15;
+inline constexpr int kCommandKinds = 17;
 
 struct Command {
   CommandKind kind = CommandKind::run;
-  DeviceId device = DeviceId::host();  // executes it; the host executes `read`, `wait_read`, `start_fetches`
+  // Executes it; the host executes `read`, `wait_read`, `start_fetches`, `receive` and `send`.
+  DeviceId device = DeviceId::host();
   DeviceId from = DeviceId::host();
   TensorId tensor = kNoTensor;
   size_t event = 0;    // below Schedule::n_events

@@ -36,9 +36,11 @@ struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;                     // in execution order
   std::array<TensorId, kInputCount> inputs{};  // kNoTensor: not used by this graph
-  TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32
+  TensorId logits = kNoTensor;                 // [max_outputs, n_vocab] F32; none: another stage makes them
   TensorId top = kNoTensor;     // [max_outputs, 2 * n_top] F32, top_k of the logits; if asked for
   TensorId hidden = kNoTensor;  // [max_tokens, n_embd] F32, which the output head reads; if kept
+  // Of a stage (model/stage.h): activations that other ranks make before this one, and that they need from it.
+  std::vector<TensorId> received = {}, sent = {};
 
   const Tensor& tensor(TensorId id) const { return tensors[id]; }
 };

@@ -77,7 +77,8 @@ std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which) {
 }
 
 bool KvConfig::is_recurrent() const {
-  return std::ranges::any_of(layers, &KvShape::is_recurrent);
+  return std::ranges::any_of(
+      layers, [](const KvShape& shape) { return shape.is_recurrent() || shape.has_states_elsewhere; });
 }
 
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints) {

@@ -22,6 +22,8 @@ struct KvShape {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   int64_t n_conv = 0, n_recurrence = 0;
   bool is_shared = false;  // later layers read it, too
+  // A recurrent layer of another stage (model/stage.h): no memory here, but sequences count its states.
+  bool has_states_elsewhere = false;
 
   bool has_rows() const { return head_dim_k > 0; }
   // Rows of keys and of values; those of latent attention are neither.

@@ -229,6 +229,8 @@ class StepClock final : GroupSlots {
       case CommandKind::run:
         return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
       case CommandKind::collect: return collect(c);
+      case CommandKind::receive: return;  // the wait for another rank is none of this one's work
+      case CommandKind::send: return pass_on(c);
     }
   }
 
@@ -271,6 +273,10 @@ class StepClock final : GroupSlots {
     if (c.tensor == graph_.logits && partition().has_top) return;
     give(c.device.index(), over_bus(c.device.index(), c.tensor));
     reach(0, at_[c.device.index()]);
+  }
+  // The host copies it; then it is on its way while the next step is computed.
+  void pass_on(const Command& c) {
+    at_[0] += rates_[0].stage_s + tensor_bytes(graph_.tensor(c.tensor), load_) / rates_[0].memory();
   }
   double over_bus(size_t d, TensorId id) const {
     return rates_[d].stage_s + tensor_bytes(graph_.tensor(id), load_) / rates_[d].bus_bytes_per_s;

@@ -61,8 +61,15 @@ BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
       ++bus.n_transfers;
     }
   }
-  const Tensor& logits = graph.tensor(partition.has_top ? graph.top : graph.logits);
-  if (!partition.logits_device.is_host()) bus.logits = row_bytes(logits.dtype, logits.n_cols);
+  for (const Transfer& t : partition.sent) {
+    if (t.from.is_host()) continue;
+    bus.activations += row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+    ++bus.n_transfers;
+  }
+  if (!partition.logits_device.is_host()) {
+    const Tensor& logits = graph.tensor(partition.has_top ? graph.top : graph.logits);
+    bus.logits = row_bytes(logits.dtype, logits.n_cols);
+  }
   if (graph.hidden != kNoTensor && !partition.hidden_device.is_host())
     bus.logits += row_bytes(DType::F32, graph.tensor(graph.hidden).n_cols);
   for (size_t d = 1; d < partition.inputs.size(); ++d) {

@@ -271,7 +271,9 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
                                                capacity.max_outputs, shape.n_ubatch);
   }
   graphs.prefill = architecture.build(capacity);
-  if (shape.n_deferred > 0) check_deferred(architecture.hparams(), graphs.prefill);
+  const bool is_part =
+      !graphs.prefill.received.empty() || !graphs.prefill.sent.empty();  // then others may have them
+  if (shape.n_deferred > 0 && !is_part) check_deferred(architecture.hparams(), graphs.prefill);
   return graphs;
 }
 

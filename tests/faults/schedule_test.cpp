@@ -37,6 +37,14 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
     const StepLoad load{.n_past = 40};
     EXPECT_GT(step_cost(graphs.decode, schedule, devices, rates, graphs.kv, load).seconds, 0);
   }
+  // A stage of ranks; tests/golden/families_stages_test.cpp executes those.
+  const std::unique_ptr<Model> stage = Model::load(directory_.path("dense.gguf"));
+  stage->keep_layers({2, 4});
+  const SessionGraphs graphs = session_graphs(stage->architecture(), ContextOptions{0, 16});
+  const Schedule schedule = make_schedule(graphs.decode, Placement::host_only(6), 1);
+  for (const Command& command : schedule.commands) kinds.insert(command.kind);
+  const std::vector<Device*> host{host_.get()};
+  EXPECT_GT(step_cost(graphs.decode, schedule, host, std::span(rates).first(1), graphs.kv, {}).seconds, 0);
   for (int kind = 0; kind < kCommandKinds; ++kind) {
     EXPECT_TRUE(kinds.contains(static_cast<CommandKind>(kind))) << "no schedule here has kind " << kind;
   }

@@ -38,6 +38,8 @@ std::string text(const Command& c) {
     case CommandKind::write_back: return format("write_back {}", c.cache);
     case CommandKind::run: return format("run {} on {}", c.segment, c.device.index());
     case CommandKind::collect: return format("collect {}", c.device.index());
+    case CommandKind::receive: return "receive";
+    case CommandKind::send: return "send";
   }
   return "?";
 }
@@ -111,6 +113,14 @@ class Checker {
         EXPECT_EQ(at_ + (c.tensor == graph_.top ? 2 : 1), schedule_.commands.size());
         EXPECT_TRUE(c.tensor == graph_.logits || c.tensor == graph_.top);
         fed_.erase(c.device);
+        break;
+      case CommandKind::receive:
+        EXPECT_EQ(next_segment_, 0u);
+        EXPECT_TRUE(unread_.empty()) << "may overwrite what a device reads";
+        break;
+      case CommandKind::send:
+        EXPECT_EQ(next_segment_, partition().segments.size());
+        EXPECT_TRUE(sent_.empty()) << "is not on the host yet";
         break;
     }
   }
@@ -217,6 +227,8 @@ class Schedules : public testing::Test {
     shape.n_expert = 5;
     shape.n_expert_used = 2;
     moe_ = load("moe.gguf", shape);
+    stage_ = Model::load(directory_.path("moe.gguf"));
+    stage_->keep_layers({1, 4});
   }
 
   std::unique_ptr<Model> load(const std::string& name, const test::TinyShape& shape) {
@@ -249,7 +261,7 @@ class Schedules : public testing::Test {
   }
 
   test::TempDir directory_;
-  std::unique_ptr<Model> dense_, moe_;
+  std::unique_ptr<Model> dense_, moe_, stage_;
   std::unique_ptr<Device> host_ = cpu::make_cpu_device({1, 1});
   static size_t file_bytes(const Weight& w) { return w.n_bytes(); }
   std::array<ImaginedDevice, 2> gpus_{ImaginedDevice{"GPU0", size_t{1} << 30, file_bytes},
@@ -268,6 +280,13 @@ TEST_F(Schedules, OnAGpu) {
                           "collect 1", "collect 1"));
 }
 
+TEST_F(Schedules, OfAStage) {
+  EXPECT_THAT(texts(decode(*stage_, {})), ElementsAre("feed 0", "receive", "run 0 on 0", "send"));
+  EXPECT_THAT(texts(decode(*stage_, {.n_gpu_layers = kLayers + 1})),
+              ElementsAre("feed 1", "receive", "copy 0 to 1", "record 1", "run 0 on 1", "copy 1 to 0",
+                          "record 1", "wait 1", "send", "wait 1"));
+}
+
 TEST_F(Schedules, StreamedWeightsAreFetchedAheadIntoTheSlotThatIsReleased) {
   const std::vector<std::string> list =
       texts(decode(*dense_, {.n_gpu_layers = 1, .streaming = Streaming::always}));
@@ -284,7 +303,7 @@ TEST_F(Schedules, StreamedWeightsAreFetchedAheadIntoTheSlotThatIsReleased) {
 }
 
 TEST_F(Schedules, NoCommandComesTooEarly) {
-  for (const Model* model : {dense_.get(), moe_.get()}) {
+  for (const Model* model : {dense_.get(), moe_.get(), stage_.get()}) {
     for (int n_gpus : {1, 2}) {
       for (const size_t n_slots : {1, 2, 3}) {
         for (const Streaming streaming : {Streaming::none, Streaming::always}) {
@@ -294,9 +313,12 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
                                                CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
                 for (const double rows : {1.0, 0.5}) {
                   SCOPED_TRACE(format("{}, {} GPUs, {} slots, {}, -ngl {}, {} on disk, cache {}, rows {:g}",
-                                      model == moe_.get() ? "moe" : "dense", n_gpus, n_slots,
-                                      streaming_name(streaming), static_cast<int>(n_gpu_layers),
-                                      static_cast<int>(n_disk), cache.index(), rows));
+                                      model == moe_.get()     ? "moe"
+                                      : model == dense_.get() ? "dense"
+                                                              : "stage",
+                                      n_gpus, n_slots, streaming_name(streaming),
+                                      static_cast<int>(n_gpu_layers), static_cast<int>(n_disk), cache.index(),
+                                      rows));
                   OffloadChoice choice{n_gpu_layers, cache, 0, streaming, n_disk};
                   choice.rows_prefill = choice.rows_decode = rows;
                   const Scheduled s = decode(*model, choice, n_gpus, n_slots);

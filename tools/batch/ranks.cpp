@@ -11,6 +11,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "engine/model_identity.h"
+#include "pipeline/packet.h"
 #include "tools/batch/input.h"
 #include "tools/batch/replica.h"
 #include "tools/build_info.h"
@@ -28,45 +29,6 @@ using namespace std::chrono_literals;
 constexpr int kToQueue = 1, kLine = 2;
 enum class Kind : uint8_t { ask, answer, report };
 constexpr auto kPoll = 1ms;
-
-// Numbers and texts one behind the other.
-class Packet {
- public:
-  Packet() = default;
-  explicit Packet(const RankMessage& message) : bytes_(text_of(message)) {}
-
-  template <class T>
-  Packet& put(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Packet& put(const std::string& text) {
-    put(static_cast<uint64_t>(text.size()));
-    bytes_ += text;
-    return *this;
-  }
-  template <class T>
-  T get() {
-    T value;
-    memcpy(&value, take(sizeof value), sizeof value);
-    return value;
-  }
-  std::string get_text() {
-    const auto n = get<uint64_t>();
-    return {take(n), n};
-  }
-  std::span<const std::byte> bytes() const { return bytes_of(bytes_); }
-
- private:
-  const char* take(size_t n) {
-    if (n > bytes_.size() - read_) throw Error(ErrorCode::io, "a message of another rank is too short");
-    read_ += n;
-    return bytes_.data() + read_ - n;
-  }
-  std::string bytes_;
-  size_t read_ = 0;
-};
 
 constexpr int64_t kNoMoreLines = 0;  // as the number of a line
 

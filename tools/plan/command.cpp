@@ -20,6 +20,7 @@
 #include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/output.h"
+#include "tools/plan/hosts.h"
 #include "tools/plan/report.h"
 #include "tools/setup.h"
 #include "tools/synth/shape_model.h"
@@ -35,6 +36,7 @@ struct PlanOptions : CommandOptions {
   int32_t parallel = 1;
   std::string type;  // file type of a model that is named without a file
   std::string expert_stats;
+  std::string hosts;  // file
   enum class Format { text, json, svg } format = Format::text;
 
   bool imagines_gpu() const { return gpu || vram; }
@@ -94,6 +96,9 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
   bandwidth("--ram-bw", "bandwidth of host memory", o.ram_bw);
   bandwidth("--cpu-bw", "rate at which the CPU reads weights while computing (default: as --ram-bw)",
             o.cpu_bw);
+  text(app, "--hosts", o.hosts, "FILE",
+       "plan for these machines, whose ranks divide the layers as in tandem run --mpi (see the README)")
+      .group(group);
   bandwidth("--disk-bw", "rate of reading the model from disk", o.disk_bw);
 }
 
@@ -110,6 +115,12 @@ Machine machine_with(const EngineOptions& options) {
           std::move(rates)};
 }
 
+// A typical GPU: 500 GB/s, 60 operations per byte, and a PCIe 4 bus.
+DeviceRates usual_gpu_rates() {
+  constexpr double kBytesPerS = 0.8 * 500e9;
+  return {kBytesPerS, 60 * 1.25 * kBytesPerS, 0.85 * 31.5e9, 8e-6, 2e-6};
+}
+
 Machine imagined_machine(const PlanOptions& o) {
   EngineOptions host_only;
   host_only.devices = o.engine.devices;
@@ -120,8 +131,7 @@ Machine imagined_machine(const PlanOptions& o) {
   if (o.gpu) {
     gpu = o.gpu->rates;
   } else {
-    // A typical GPU: 500 GB/s, 60 operations per byte (below), and a PCIe 4 bus.
-    gpu = {0.8 * 500e9, 0, 0.85 * 31.5e9, 8e-6, 2e-6};
+    gpu = usual_gpu_rates();
   }
   if (o.vram_bw) gpu.read_bytes_per_s = *o.vram_bw;
   if (o.pcie_bw) gpu.bus_bytes_per_s = *o.pcie_bw;
@@ -159,6 +169,15 @@ PlanRequest plan_request(const PlanOptions& o, const Model& model, const DeviceM
   if (shape.n_ubatch <= 0) shape.n_ubatch = automatic_ubatch(model.architecture(), devices.size());
   return {model.architecture(),     model.weights(), devices, o.engine.offload, shape, rates,
           model.may_leave_on_disk()};
+}
+
+KnownGpu usual_gpu() {
+  KnownGpu gpu;
+  gpu.name = "GPU";
+  gpu.rates = usual_gpu_rates();
+  gpu.weight_bytes = backends().usual_weight_bytes();
+  gpu.dtype_support = backends().usual_dtype_support();
+  return gpu;
 }
 
 // What to plan for: a file, or the shape of a known model.
@@ -228,11 +247,38 @@ std::string report_text(const PlanReport& report, PlanOptions::Format format) {
   return "";
 }
 
+void plan_for_hosts(const PlanOptions& o, std::vector<PlannedHost> hosts, const PlannedModel& planned) {
+  if (o.imagines_gpu() || o.vram_bw || o.pcie_bw || o.ram_bw || o.cpu_bw || o.disk_bw)
+    throw_error(ErrorCode::usage, "--hosts describes the machines: leave out --gpu, --vram and --*-bw");
+  if (o.format != PlanOptions::Format::text)
+    throw_error(ErrorCode::usage, "--hosts has its report as text only: leave out --output");
+  EngineOptions host_only;
+  host_only.devices = o.engine.devices;
+  host_only.devices.no_gpus = true;
+  auto devices = make_devices(host_only);
+  const std::vector<DeviceRates> rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
+  if (rates.empty()) throw_error(ErrorCode::out_of_memory, "not enough memory to measure speeds");
+  EngineOptions engine = o.engine;
+  const auto load = [&engine, &o] {
+    const Shape* shape = shape_named(engine.model.path);
+    if (shape == nullptr) return load_model(engine);
+    return load_shape(*shape, {.type = parse_type(o.type.empty() ? "Q4_K_M" : o.type)}, engine.model);
+  };
+  const HostsRequest request{std::move(hosts),      planned.name, planned.description, load,       o.engine,
+                             std::move(devices[0]), rates[0],     parse_gpu,           usual_gpu()};
+  Output out;
+  out.write(hosts_text(request, plan_hosts(request)));
+  out.flush();
+}
+
 void plan(PlanOptions& o) {
   apply_log_options(o.log);
   check_options(o.engine);
+  std::vector<PlannedHost> hosts;
+  if (!o.hosts.empty()) hosts = parse_hosts(read_text_file(o.hosts, 1 << 20), o.hosts);
   Confinement confinement(o.sandbox);
   const PlannedModel planned = planned_model(o, confinement);
+  if (!hosts.empty()) return plan_for_hosts(o, std::move(hosts), planned);
   const ExpertStats expert_stats(o.expert_stats, planned.model->hparams(), o.engine);
   Machine machine = machine_of(o);
   if (o.disk_bw) {
