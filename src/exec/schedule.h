@@ -32,9 +32,11 @@ enum class CommandKind : uint8_t {
   join_cache,     // the device waits until that copy is complete
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device
+  all_reduce,  // the devices of `segment`, a collective, add what they have (collectives.h); they may wait for each other
+  all_gather,  // the same, but they join the columns that they have
   collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
 };
-inline constexpr int kCommandKinds = 15;
+inline constexpr int kCommandKinds = 17;
 
 struct Command {
   CommandKind kind = CommandKind::run;
