@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/session_file.h"
+#include "exec/placed_graph.h"
 #include "exec/tensor_cuts.h"
 #include "plan/rates.h"
 #include "support/sim_host.h"
@@ -273,6 +274,86 @@ TEST_F(TensorParallelTest, WhatDoesNotGoTogetherIsRefused) {
   flags = divided({1, 1});
   flags.tensor_overrides = {{"ffn_up", "SIM1"}};
   expect_refused(flags, "only CPU can be named");
+}
+
+// In simulated time, with the speeds of the devices and their links set. The planner predicts a step; where either takes much
+// longer, it is as long as what the devices compute, or as what a link carries.
+class TensorTime : public test::TensorRig {
+ protected:
+  struct Machine {
+    double read, bus;  // bytes per second, of each GPU
+  };
+
+  void SetUp() override {
+    test::TinyShape shape;
+    shape.n_layer = 6;
+    shape.n_embd = 256;
+    shape.n_head = 8;
+    shape.n_head_kv = 8;
+    shape.n_ff = 1024;
+    dense_ = load("dense.gguf", shape);
+  }
+
+  static std::vector<DeviceRates> rates(const Machine& m, size_t n) {
+    std::vector<DeviceRates> list{{1e13, 1e15, 1e13, 0, 0}};
+    list.resize(n + 1, DeviceRates{m.read, 1e15, m.bus, 0, 0});
+    return list;
+  }
+
+  struct Seconds {
+    double measured, predicted, compute, link;
+  };
+  Seconds step(const Machine& machine, size_t n) {
+    double now = 0;
+    const std::vector<DeviceRates> speeds = rates(machine, n);
+    constexpr int64_t kPast = 32;
+    const StepLoad load{1, 1, kPast};
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), options().context);
+    const auto run_s = [&](size_t d) {
+      return [&, d](const Segment& segment, const StepShape&) {
+        double s = 0;
+        for (int32_t i : segment.nodes)
+          s += node_seconds(
+              node_work(*segment.graph, segment.graph->nodes[static_cast<size_t>(i)], load, graphs.kv),
+              speeds[d]);
+        return s;
+      };
+    };
+    test::SimHost host(now, [&](const Segment& segment, const StepShape& shape, double) {
+      return run_s(0)(segment, shape);
+    });
+    const test::SimOptions gpu{.times = {.bus_bytes_per_s = machine.bus, .run_s = run_s(1), .host_s = &now}};
+    test::SimMachine devices(host, n, gpu);
+    Session s(*dense_, devices.devices(), options(divided(std::vector<double>(n, 1))));
+    s.append(prompt(static_cast<int>(kPast)), LogitsWanted::largest);
+    const double before = now;
+    decode_one(s);
+    const Placement& placement = s.placement().placement;
+    const PlacedGraph placed(graphs.decode, placement);
+    const Schedule schedule = make_schedule(*placed, placement, n + 1);
+    double compute = 0;
+    for (const PlacedSegment& segment : schedule.partition.segments) {
+      if (segment.device != DeviceId(GpuId(0)) || segment.collective) continue;
+      compute += run_s(1)(Segment{&*placed, segment.nodes, {}, {}}, {});
+    }
+    const BusBytes& bus = s.placement().bytes.per_token;
+    return {now - before, step_cost(*placed, schedule, devices.devices(), speeds, graphs.kv, load).seconds,
+            compute, static_cast<double>(bus.collectives[1] + bus.logits) / machine.bus};
+  }
+};
+
+TEST_F(TensorTime, IsPredictedAndThatOfComputeOrLinks) {
+  for (const size_t n : {2, 4, 8}) {
+    for (const Machine& machine : {Machine{1e9, 1e12}, Machine{1e11, 1e8}, Machine{1e10, 1e9}}) {
+      SCOPED_TRACE(std::to_string(n) + " devices, " + std::to_string(machine.bus));
+      const Seconds s = step(machine, n);
+      EXPECT_NEAR(s.measured, s.predicted, 0.1 * s.predicted);
+      const double longest = std::max(s.compute, s.link);
+      EXPECT_GE(s.measured, 0.9 * longest);
+      EXPECT_LE(s.measured, 1.1 * (s.compute + s.link));  // they take turns
+      if (std::min(s.compute, s.link) < 0.05 * longest) EXPECT_LE(s.measured, 1.1 * longest);
+    }
+  }
 }
 
 }  // namespace
