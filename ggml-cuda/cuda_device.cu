@@ -156,7 +156,10 @@ class CudaDevice final : public Device {
   }
 
   std::optional<NativeQueue> native_queue() override {
-    return NativeQueue{NativeQueue::Api::cuda, index_, use().get()};
+    NativeQueue queue;
+    queue.number = index_;
+    queue.stream = use().get();
+    return queue;
   }
 
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "engine/session_file.h"
 #include "exec/placed_graph.h"
@@ -276,6 +278,34 @@ TEST_F(TensorParallelTest, WhatDoesNotGoTogetherIsRefused) {
   expect_refused(flags, "only CPU can be named");
 }
 
+// --explain says what each device has, and what its link carries.
+TEST_F(TensorParallelTest, IsExplained) {
+  test::SimMachine machine(*host_, 2);
+  std::string text;
+  const Session session(*dense_, machine.devices(), options(divided({3, 1})),
+                        [&](const std::string& t) { text = t; });
+  EXPECT_THAT(text, HasSubstr("SIM0 3 heads "));
+  EXPECT_THAT(text, HasSubstr(" + SIM1 1 heads "));
+  const BusBytes& bus = session.placement().bytes.per_token;
+  EXPECT_THAT(text, HasSubstr("link of SIM1, per decoded token: " + std::to_string(bus.collectives[2]) +
+                              " bytes of 6 all-reduces and 1 all-gathers"));
+}
+
+// Only CUDA devices can use NCCL; without its library, the sentence says what is missing.
+TEST(NcclCollectives, SayWhatIsMissing) {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* at : {"../lib/tandem/libtandem_nccl.so", "libtandem_nccl.so"}) {
+    if (std::filesystem::exists(folder / at)) GTEST_SKIP() << "this build has NCCL";
+  }
+  try {
+    make_nccl_collectives({});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::io);
+    EXPECT_THAT(e.what(), HasSubstr("this tandem was built without NCCL"));
+  }
+}
+
 // In simulated time, with the speeds of the devices and their links set. The planner predicts a step; where either takes much
 // longer, it is as long as what the devices compute, or as what a link carries.
 class TensorTime : public test::TensorRig {
@@ -351,7 +381,9 @@ TEST_F(TensorTime, IsPredictedAndThatOfComputeOrLinks) {
       const double longest = std::max(s.compute, s.link);
       EXPECT_GE(s.measured, 0.9 * longest);
       EXPECT_LE(s.measured, 1.1 * (s.compute + s.link));  // they take turns
-      if (std::min(s.compute, s.link) < 0.05 * longest) EXPECT_LE(s.measured, 1.1 * longest);
+      if (std::min(s.compute, s.link) < 0.05 * longest) {
+        EXPECT_LE(s.measured, 1.1 * longest);
+      }
     }
   }
 }
