@@ -34,6 +34,7 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
       }
       for (TensorId id : inputs_of(node.op)) {
         const Weight* weight = placed.tensor(id).weight;
+        if (weight && placement.parallel) weight = placement.slices->whole(weight);
         if (weight) placement.overrides.insert_or_assign(weight, DeviceId::host());
       }
     }

@@ -10,6 +10,7 @@
 #include "exec/placed_graph.h"
 #include "exec/tensor_cuts.h"
 #include "plan/rates.h"
+#include "support/forwarding_device.h"
 #include "support/sim_host.h"
 #include "support/tensor_rig.h"
 
@@ -232,7 +233,7 @@ TEST_F(TensorParallelTest, FailuresAreErrors) {
 TEST_F(TensorParallelTest, ADeviceThatHangsIsNamed) {
   test::SimDevice first({.name = "SIM0"}), other({.name = "SIM1", .hang_run = 4});
   EngineOptions o = options(divided({1, 1}));
-  o.make_collectives = [](const auto&) { return make_host_collectives(0.2); };
+  o.make_collectives = [](const auto&) { return make_host_collectives(1); };
   Session session(*dense_, {host_.get(), &first, &other}, o);
   for (int i = 0; i < 2; ++i) {
     try {
@@ -240,11 +241,12 @@ TEST_F(TensorParallelTest, ADeviceThatHangsIsNamed) {
       ADD_FAILURE() << "no error";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::io);
-      const char* expected = i == 0 ? "SIM1 has not answered within 0.2 s" : "has not answered before";
+      const char* expected = i == 0 ? "SIM1 has not answered within 1 s" : "has not answered before";
       EXPECT_THAT(e.what(), HasSubstr(expected));
     }
   }
   other.release();
+  for (test::SimDevice* device : {&first, &other}) device->wait(device->record());  // before its buffers go
 }
 
 TEST_F(TensorParallelTest, WhatDoesNotGoTogetherIsRefused) {
@@ -276,6 +278,24 @@ TEST_F(TensorParallelTest, WhatDoesNotGoTogetherIsRefused) {
   flags = divided({1, 1});
   flags.tensor_overrides = {{"ffn_up", "SIM1"}};
   expect_refused(flags, "only CPU can be named");
+}
+
+// What a device cannot run, the host runs for all.
+TEST_F(TensorParallelTest, UnsupportedOpsRunOnTheHost) {
+  class Picky final : public test::ForwardingDevice {
+   public:
+    explicit Picky(const char* name)
+        : ForwardingDevice(std::make_unique<test::SimDevice>(test::SimOptions{.name = name})) {}
+    std::string why_unsupported(const Graph& graph, const Node& node) const override {
+      const auto* op = std::get_if<GluOp>(&node.op);
+      const bool refuses = op && graph.tensor(op->gate).name.starts_with("blk.1.");
+      return refuses ? "no kernel" : ForwardingDevice::why_unsupported(graph, node);
+    }
+  };
+  Picky first("SIM0"), second("SIM1");
+  Session session(*dense_, {host_.get(), &first, &second}, options(divided({1, 1}), DType::F32));
+  EXPECT_FALSE(session.placement().fallbacks.empty());
+  EXPECT_LE(apart(logits(session), cpu_logits(*dense_, options({}, DType::F32))), 1e-4f);
 }
 
 // --explain says what each device has, and what its link carries.
