@@ -150,6 +150,17 @@ class CudaDevice final : public Device {
     use().wait(event);
     if (opened_->fetcher) opened_->fetcher->check();
   }
+  bool has_reached(Event event) override {
+    const SharedEvent pending = use().shared(event);
+    return !pending || cudaEventQuery(pending.get()) != cudaErrorNotReady;  // wait() reports what has failed
+  }
+
+  std::optional<NativeQueue> native_queue() override {
+    NativeQueue queue;
+    queue.number = index_;
+    queue.stream = use().get();
+    return queue;
+  }
 
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {
     Stream& stream = use();

@@ -15,6 +15,7 @@ struct MoeRouteCall {
   PlainValues expert_scale;  // the same
   float* route;              // [n_tokens, 2 * n_used]
   int n_tokens, n_expert, n_used;
+  int first, n_here;  // as in MoeRouteOp
   int n_group, n_group_used;
   MoeScoring scoring;
   MoeGroupRank group_rank;
@@ -126,6 +127,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) moe_route(MoeRouteCall call) {
   for (int i = lane; i < call.n_used; i += kWarp) {
     const float own = call.expert_scale.data ? call.expert_scale[__float_as_int(ids[i])] : 1.0f;
     weights[i] *= factor * own;
+    if (call.n_here == 0) continue;
+    const int here = __float_as_int(ids[i]) - call.first;
+    ids[i] = __int_as_float(here >= 0 && here < call.n_here ? here : -1);
   }
 }
 
@@ -145,6 +149,8 @@ class CompiledMoeRoute final : public CompiledOp {
     call_.group_rank = op_.group_rank;
     call_.normalize = op_.normalize;
     call_.scale = op_.scale;
+    call_.first = static_cast<int>(op_.first);
+    call_.n_here = static_cast<int>(op_.n_here);
   }
 
   void launch(const LaunchContext& context) const override {

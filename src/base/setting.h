@@ -36,6 +36,7 @@ enum class Setting : uint8_t {
   n_kv_layers_gpu,
   expert_cache,
   tensor_overrides,
+  split_mode,
   tensor_split,
   main_gpu,
   stream,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 
@@ -119,6 +120,27 @@ Toggle toggle_of(const std::string& value) {
   throw_error(ErrorCode::usage, "'{}' is none of on, off, auto", printable(value));
 }
 
+SplitMode split_mode_of(const std::string& value) {
+  if (value == "none") return SplitMode::none;
+  if (value == "layer") return SplitMode::layer;
+  if (value == "tensor") return SplitMode::tensor;
+  throw_error(ErrorCode::usage, "'{}' is none of none, layer, tensor", printable(value));
+}
+
+std::vector<double> shares_of(const std::string& value) {
+  std::vector<double> shares;
+  for (size_t begin = 0; begin < value.size();) {
+    const size_t end = std::min(value.find(',', begin), value.size());
+    const std::string text = value.substr(begin, end - begin);
+    char* rest = nullptr;
+    shares.push_back(std::strtod(text.c_str(), &rest));
+    if (text.empty() || *rest != '\0' || !std::isfinite(shares.back()) || shares.back() < 0)
+      throw_error(ErrorCode::usage, "'{}' is no share of a GPU: numbers from 0 on, \"3,1\"", printable(text));
+    begin = end + 1;
+  }
+  return shares;
+}
+
 void set_devices(tandem_options& o, const std::string& value) {
   DeviceOptions& devices = o.engine.devices;
   devices.no_gpus = value == "none";
@@ -154,6 +176,10 @@ constexpr TextSetting kTexts[] = {
     {"kv_rotate", [](tandem_options& o, const std::string& v) { o.engine.context.kv_rotate = toggle_of(v); }},
     {"devices", set_devices},
     {"isa", [](tandem_options& o, const std::string& v) { o.engine.devices.isa = v; }},
+    {"split_mode",
+     [](tandem_options& o, const std::string& v) { o.engine.offload.split_mode = split_mode_of(v); }},
+    {"tensor_split",
+     [](tandem_options& o, const std::string& v) { o.engine.offload.tensor_split = shares_of(v); }},
     {"kv_store", [](tandem_options& o, const std::string& v) { o.kv_store = v; }},
     {"samplers", [](tandem_options& o, const std::string& v) { o.sampling.stages = parse_sampler_names(v); }},
     {"grammar", [](tandem_options& o, const std::string& v) { set_grammar(o, v, "grammar"); }},

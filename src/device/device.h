@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "device/device_model.h"
 
@@ -22,6 +23,14 @@ class Executable {
 
 using Event = uint64_t;
 
+// A device's queue of work, as libraries of its vendor take it.
+struct NativeQueue {
+  enum class Api : uint8_t { cuda };
+  Api api = Api::cuda;
+  int number = 0;          // the API's, of the device
+  void* stream = nullptr;  // cudaStream_t; for what is issued before the next call of the device
+};
+
 class Device : public DeviceModel {
  public:
   virtual DevicePtr alloc(size_t n_bytes) = 0;  // at least 64-byte aligned; never null
@@ -34,6 +43,9 @@ class Device : public DeviceModel {
   virtual void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) = 0;
   virtual Event record() = 0;
   virtual void wait(Event event) = 0;
+  // Returns whether the device has reached an event, without waiting; what has failed, wait() reports. The default is for
+  // devices that never keep the host waiting.
+  virtual bool has_reached([[maybe_unused]] Event event) { return true; }
 
   // Uploads a streamed weight in parallel with runs: fetch() is upload() in a queue of its own. It starts
   // once the device reaches `after`, an event of record(). Work issued after join(fetch()) starts once the
@@ -44,6 +56,9 @@ class Device : public DeviceModel {
     return 0;
   }
   virtual void join([[maybe_unused]] Event fetched) {}
+
+  // Returns none for devices that no such library knows.
+  virtual std::optional<NativeQueue> native_queue() { return std::nullopt; }
 
   virtual std::unique_ptr<Executable> compile(const Segment& segment) = 0;
   virtual void run(Executable& executable, const StepShape& shape) = 0;

@@ -61,6 +61,9 @@ Lowered<CompiledOpPtr> lower_first(const Context& context, std::span<const int32
     if constexpr (std::is_same_v<AnyOp, LinearOp>) {
       const std::span<const int32_t> group = linear_group(context, nodes);
       return {compile_linear(context, group), group.size()};
+    } else if constexpr (std::is_same_v<AnyOp, CollectiveOp>) {
+      TANDEM_CHECK(false);  // no segment has one
+      return {};
     } else {
       return {compile(context, node, op), 1};
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/disk_reader.h"
+#include "collectives/collectives.h"
 #include "device/expert_source.h"
 #include "exec/cache_policy.h"
 #include "exec/placement.h"
@@ -62,6 +63,8 @@ struct EngineOptions {
   std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)> open_disk;
   // Decides which experts GPUs keep; empty: usual_cache_policy().
   MakeCachePolicy expert_policy;
+  // Makes what devices do together, where layers are divided over them; empty: best_collectives().
+  std::function<std::unique_ptr<Collectives>(const std::vector<Device*>&)> make_collectives;
   // Called with what a step's tokens choose in a layer, of layers whose experts are on disk or also on a GPU;
   // may be empty.
   std::function<void(const ChosenInLayer& chosen)> on_experts;

@@ -41,6 +41,12 @@ ContextOptions held_to_batch(ContextOptions o, const Model& model, size_t n_devi
   return o;
 }
 
+std::unique_ptr<Collectives> collectives_for(const EngineOptions& options, const Placement& placement,
+                                             const std::vector<Device*>& devices) {
+  if (options.make_collectives) return options.make_collectives(devices);
+  return placement.parallel ? best_collectives(devices) : make_host_collectives();
+}
+
 }  // namespace
 
 Runtime::Runtime(const Model& model, std::vector<Device*> devices, const EngineOptions& options,
@@ -63,9 +69,10 @@ void Runtime::build() {
   const ShapeClass capacity = graphs.prefill.shape;
   fit_.bytes = footprint(graphs.both(), devices_, fit_.placement, graphs.kv);
   build_cache(graphs.kv);
-  executor_ = std::make_unique<Executor>(
-      devices_, fit_.placement, cache_->layers(), disk_reader(model_, options_, fit_.placement),
-      options_.expert_policy ? options_.expert_policy : usual_cache_policy);
+  executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers(),
+                                         disk_reader(model_, options_, fit_.placement),
+                                         options_.expert_policy ? options_.expert_policy : usual_cache_policy,
+                                         collectives_for(options_, fit_.placement, devices_));
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));
@@ -90,9 +97,13 @@ void Runtime::build() {
 void Runtime::build_cache(const KvConfig& kv) {
   const SplitKv* split = fit_.placement.split();
   std::vector<DeviceId> device_of_layer;
+  std::vector<HeadPools> heads(kv.layers.size());
   HotPools hot{{}, split ? split->n_blocks : 0};
   for (const LayerPlacement& layer : fit_.placement.layers) {
     device_of_layer.push_back(holder(layer.kv));
+    const auto i = static_cast<size_t>(&layer - fit_.placement.layers.data());
+    if (const auto* divided = std::get_if<DividedKv>(&layer.kv))
+      heads[i] = head_pools(*divided, kv.layers[i]);
     const auto* home = std::get_if<SplitKv>(&layer.kv);
     hot.gpu_of_layer.push_back(home ? std::optional(home->hot) : std::nullopt);
   }
@@ -105,7 +116,7 @@ void Runtime::build_cache(const KvConfig& kv) {
     return cache_->relocate(device_of_layer);
   }
   TANDEM_CHECK(!split || n_sequences() == 1);
-  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(hot));
+  cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(hot), std::move(heads));
   if (split) hot_ = std::make_unique<HotCache>(*cache_, split->n_keep);
 }
 
@@ -135,6 +146,8 @@ bool Runtime::step_down(const std::string& reason) {
     shape_.n_ubatch = n;
     return true;
   }
+  // Layers that devices compute together stay with them.
+  if (fit_.placement.parallel) return false;
   const auto caches = [](const LayerPlacement& l) { return cached_experts(l.experts, StepKind::decode); };
   if (std::ranges::any_of(layers, caches)) {
     say("GPUs keep no experts of the host's");
@@ -406,28 +419,19 @@ int64_t Runtime::micro_batch(int64_t n_tokens) const {
   return options_.relay ? options_.relay->micro_batch(n_tokens, n_ubatch()) : n_ubatch();
 }
 
-Device& Runtime::kv_device(size_t layer) const {
-  return *devices_[holder(fit_.placement.layers[layer].kv).index()];
-}
-
-const KvLayer& Runtime::kv_layer(size_t layer) const {
-  return cache_->layers()[holder(fit_.placement.layers[layer].kv).index()][layer];
-}
-
 void Runtime::read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const {
   if (kv_config().layers[layer].is_recurrent()) {
     std::vector<int32_t> slots;
     for (const KvSequence::State& state : sequence.states()) slots.push_back(state.slot);
-    return read_kv_rows(kv_device(layer), kv_layer(layer), half, slots, static_cast<int64_t>(slots.size()),
-                        rows);
+    return read_kv_rows(*cache_, layer, half, slots, static_cast<int64_t>(slots.size()), rows);
   }
   if (hot_) return hot_->read_rows(sequence, layer, half, rows);
-  read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
+  read_kv_rows(*cache_, layer, half, sequence.blocks(), sequence.length(), rows);
 }
 
 void Runtime::write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows) {
   if (hot_) hot_->forget();
-  write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks(), sequence.length(), rows);
+  write_kv_rows(*cache_, layer, half, sequence.blocks(), sequence.length(), rows);
 }
 
 void Runtime::read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
@@ -435,14 +439,14 @@ void Runtime::read_block(const KvSequence& sequence, int64_t block, size_t layer
   const int64_t n_tokens = kv_config().block_size;
   TANDEM_CHECK((block + 1) * n_tokens <= sequence.length());
   if (hot_) return hot_->read_block(sequence, block, layer, half, n_tokens, rows);
-  read_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks().subspan(block, 1), n_tokens, rows);
+  read_kv_rows(*cache_, layer, half, sequence.blocks().subspan(block, 1), n_tokens, rows);
 }
 
 void Runtime::write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
                           const std::byte* rows) {
   const int64_t n_tokens = kv_config().block_size;
   TANDEM_CHECK((block + 1) * n_tokens <= sequence.length());
-  write_kv_rows(kv_device(layer), kv_layer(layer), half, sequence.blocks().subspan(block, 1), n_tokens, rows);
+  write_kv_rows(*cache_, layer, half, sequence.blocks().subspan(block, 1), n_tokens, rows);
 }
 
 void Runtime::append_unwritten(KvSequence& sequence, int64_t n_tokens) {
@@ -452,7 +456,7 @@ void Runtime::append_unwritten(KvSequence& sequence, int64_t n_tokens) {
 }
 
 void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const {
-  read_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+  read_kv_rows(*cache_, layer, half, std::span(&slot, 1), 1, row);
 }
 
 bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
@@ -475,16 +479,16 @@ bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
         const size_t n_row = kv_token_bytes(layer, half);
         if (n_row == 0) continue;  // it reads another layer's cache
         rows.resize(static_cast<size_t>(n_before - first) * n_row);
-        read_kv_rows(kv_device(layer), kv_layer(layer), half, from, n_before - first, rows.data());
+        read_kv_rows(*cache_, layer, half, from, n_before - first, rows.data());
         std::byte* moved = rows.data() + static_cast<size_t>(n_keep - first) * n_row;
         std::memmove(moved, moved + static_cast<size_t>(n_drop) * n_row,
                      static_cast<size_t>(n_after - n_keep) * n_row);
         if (half == KvHalf::keys) {
-          const KvLayer& keys = kv_layer(layer);
+          const KvLayer keys = kv_layer_shape(kv_config(), layer);
           rotate_keys((*key_rotations_)[layer], keys.k_dtype, keys.head_dim_k,
                       (n_after - n_keep) * keys.n_head_kv, -n_drop, moved);
         }
-        write_kv_rows(kv_device(layer), kv_layer(layer), half, to, n_after - first, rows.data());
+        write_kv_rows(*cache_, layer, half, to, n_after - first, rows.data());
       }
     }
   } catch (...) {
@@ -495,7 +499,7 @@ bool Runtime::move(KvSequence& sequence, int64_t n_keep, int64_t n_drop) {
 }
 
 void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::byte* row) {
-  write_kv_rows(kv_device(layer), kv_layer(layer), half, std::span(&slot, 1), 1, row);
+  write_kv_rows(*cache_, layer, half, std::span(&slot, 1), 1, row);
 }
 
 ContextOptions planned_context(const Model& model, std::vector<Device*> devices,

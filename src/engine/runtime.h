@@ -90,7 +90,7 @@ class Runtime {
   // layer, one row for each of the sequence's states.
   const KvConfig& kv_config() const { return cache_->config(); }
   size_t kv_token_bytes(size_t layer, KvHalf half) const {
-    return tandem::kv_token_bytes(kv_layer(layer), half);
+    return tandem::kv_token_bytes(*cache_, layer, half);
   }
   void read_kv(const KvSequence& sequence, size_t layer, KvHalf half, std::byte* rows) const;
   void write_kv(const KvSequence& sequence, size_t layer, KvHalf half, const std::byte* rows);
@@ -130,8 +130,6 @@ class Runtime {
   StepLogits run(std::span<const BatchSlice> slices, LogitsWanted wanted);
   StepShape fill_inputs(std::span<const BatchSlice> slices);
   size_t join_hidden(std::span<const BatchSlice> slices);
-  const KvLayer& kv_layer(size_t layer) const;
-  Device& kv_device(size_t layer) const;
 
   const Model& model_;
   std::vector<Device*> devices_;

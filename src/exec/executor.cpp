@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "device/lowering.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "exec/placed_graph.h"
@@ -32,7 +33,8 @@ Program::~Program() {
 }
 
 Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
-                   std::unique_ptr<DiskReader> disk, MakeCachePolicy policy)
+                   std::unique_ptr<DiskReader> disk, MakeCachePolicy policy,
+                   std::unique_ptr<Collectives> collectives)
     : devices_(std::move(devices)),
       placement_(std::move(placement)),
       kv_(std::move(kv)),
@@ -43,7 +45,8 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       cache_(std::make_unique<ExpertCache>(devices_, *experts_, std::move(policy))),
       stream_(devices_, disk_),
       queue_(stream_, devices_.size()),
-      kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)) {
+      kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)),
+      collectives_(std::move(collectives)) {
   TANDEM_CHECK(devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
   const std::span<const PrefetchedLayer> caches = kv_stream_.caches();
@@ -102,6 +105,7 @@ void Executor::prepare(Program& program) {
 
 void Executor::check_supported(const Graph& graph, const Partition& partition) const {
   for (const PlacedSegment& segment : partition.segments) {
+    if (segment.collective) continue;
     const Device& device = *devices_[segment.device.index()];
     for (int32_t i : segment.nodes) {
       const Node& node = graph.nodes[i];
@@ -150,13 +154,19 @@ void Executor::bind(Program& program) {
       if (offset != Partition::kNowhere) addresses[id] = arenas_[d].base + offset;
     }
     for (TensorId id : partition.weights[d]) {
-      addresses[id] = residency_.address(DeviceId::at(d), *graph.tensor(id).weight);
+      const Weight& weight = *graph.tensor(id).weight;
+      addresses[id] = residency_.address(DeviceId::at(d), weight, *placement_.slices);
     }
   }
   bind_groups(program);
-  cache_->add(program.schedule_.cached,
-              [this](DeviceId device, const Weight& slots) { return residency_.address(device, slots); });
+  cache_->add(program.schedule_.cached, [this](DeviceId device, const Weight& slots) {
+    return residency_.address(device, slots, *placement_.slices);
+  });
   for (const PlacedSegment& segment : partition.segments) {
+    if (segment.collective) {
+      program.executables_.push_back(nullptr);
+      continue;
+    }
     const size_t d = segment.device.index();
     program.executables_.push_back(devices_[d]->compile(
         Segment{&graph, segment.nodes, program.addresses_[d], kv_[d], experts_.get(), cache_.get()}));
@@ -170,7 +180,7 @@ void Executor::bind_groups(Program& program) {
     const size_t d = group.device.index();
     const DevicePtr read = group.on_disk ? disk_.slot(group.disk_turn.slot) : nullptr;
     GroupWeights& bound = program.groups_[g];
-    bound.bind(read);
+    bound.bind(read, *placement_.slices);
     size_t offset = 0;  // in the slot of the device
     for (size_t i = 0; i < group.weights.size(); ++i) {
       const Weight& weight = *bound.weights[i];
@@ -224,7 +234,7 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::feed: return feed(program, d, inputs);
     case CommandKind::copy: return copy(program, c, inputs.shape);
     case CommandKind::record: program.events_[c.event] = devices_[d]->record(); return;
-    case CommandKind::wait: return devices_[d]->wait(program.events_[c.event]);
+    case CommandKind::wait: return wait(d, program.events_[c.event]);
     case CommandKind::read: return queue_.read(c.group);
     case CommandKind::wait_read: return queue_.wait_read(c.group);
     case CommandKind::fetch: return queue_.fetch(c.group);
@@ -235,6 +245,8 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::join_cache: return kv_stream_.join(c.cache);
     case CommandKind::write_back: return kv_stream_.write_back(c.cache);
     case CommandKind::run: return run_segment(program, c, inputs.shape);
+    case CommandKind::all_reduce:
+    case CommandKind::all_gather: return run_collective(program, c, inputs.shape);
     case CommandKind::collect:
       if (!is_left(program, c.tensor, inputs.wanted)) bring(program, c.tensor, c.device, inputs.shape);
       return;
@@ -295,7 +307,7 @@ void Executor::copy(const Program& program, const Command& c, const StepShape& s
     devices_[from]->copy_out(target, source, n_bytes);
   } else {
     devices_[from]->copy_out(staging_.data(), source, n_bytes);
-    devices_[from]->wait(devices_[from]->record());
+    wait(from, devices_[from]->record());
     devices_[to]->copy_in(target, staging_.data(), n_bytes);
   }
   transfers_.n_bytes += n_bytes;
@@ -306,6 +318,36 @@ std::span<std::byte> Executor::host_bytes(const Program& program, TensorId id, c
   const Tensor& tensor = program.graph_.tensor(id);
   return {reinterpret_cast<std::byte*>(program.addresses_[0][static_cast<size_t>(tensor.storage)]),
           step_bytes(tensor, shape)};
+}
+
+void Executor::run_collective(const Program& program, const Command& c, const StepShape& shape) {
+  const Graph& graph = program.graph_;
+  std::vector<CollectivePart>& parts = parts_;
+  parts.clear();
+  size_t n_rows = 0;
+  int layer = 0;
+  for (const int32_t i : program.schedule_.partition.segments[c.segment].nodes) {
+    const Node& node = graph.nodes[static_cast<size_t>(i)];
+    const size_t d = node.device.value().index();
+    const TensorId in = std::get<CollectiveOp>(node.op).x;
+    const auto address = [&](TensorId id) {
+      return id == kNoTensor ? nullptr : program.addresses_[d][static_cast<size_t>(graph.tensor(id).storage)];
+    };
+    parts.push_back({devices_[d], address(in), address(node.output),
+                     in == kNoTensor ? 0 : static_cast<size_t>(graph.tensor(in).n_cols)});
+    layer = node.layer;
+    if (in != kNoTensor) n_rows = static_cast<size_t>(row_count(graph.tensor(in), shape));
+  }
+  transfers_.n_collectives += 1;
+  try {
+    if (c.kind == CommandKind::all_reduce) {
+      collectives_->all_reduce(parts, n_rows);
+    } else {
+      collectives_->all_gather(parts, n_rows);
+    }
+  } catch (const Error& e) {
+    throw_error(e.code(), "layer {}: {}", layer, e.message());
+  }
 }
 
 // Where a tensor goes that a device other than the host returns.
@@ -319,13 +361,19 @@ bool Executor::is_left(const Program& program, TensorId tensor, LogitsWanted wan
   return tensor == program.graph_.logits ? brings_top : tensor == program.graph_.top && !brings_top;
 }
 
+// Devices that wait for each other may wait forever.
+void Executor::wait(size_t d, Event event) {
+  if (placement_.parallel) return collectives_->wait(*devices_[d], event, "a step");
+  devices_[d]->wait(event);
+}
+
 // Copies a tensor to the host and waits for it.
 void Executor::bring(const Program& program, TensorId id, DeviceId device, const StepShape& shape) {
   const size_t d = device.index();
   const Tensor& tensor = program.graph_.tensor(id);
   const DevicePtr address = program.addresses_[d][tensor.storage];
   devices_[d]->copy_out(collected(program.graph_, id).data(), address, step_bytes(tensor, shape));
-  devices_[d]->wait(devices_[d]->record());
+  wait(d, devices_[d]->record());
 }
 
 std::span<const float> Executor::logits() {
@@ -356,6 +404,7 @@ void Executor::abandon_step() {
   disk_.forget();
   cache_->forget();
   experts_->forget();
+  if (collectives_->is_lost()) return;  // it may never be done
   for (Device* device : devices_) {
     try {
       device->wait(device->record());

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/collectives.h"
 #include "exec/cache_policy.h"
 #include "exec/expert_use.h"
 #include "exec/fetch_queue.h"
@@ -37,6 +38,7 @@ struct StepInputs {
 struct TransferStats {
   uint64_t n_bytes = 0;  // activations only
   uint64_t n_copies = 0;
+  uint64_t n_collectives = 0;  // their bytes are not counted
 };
 
 class ExpertCache;
@@ -46,9 +48,11 @@ class Program;
 class Executor {
  public:
   // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads
-  // the layers and experts on disk; null if the placement has none. `policy`: of experts that GPUs keep.
+  // the layers and experts on disk; null if the placement has none. `policy`: of experts that GPUs keep. `collectives`: for
+  // layers that are divided over devices.
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
-           std::unique_ptr<DiskReader> disk = nullptr, MakeCachePolicy policy = usual_cache_policy);
+           std::unique_ptr<DiskReader> disk = nullptr, MakeCachePolicy policy = usual_cache_policy,
+           std::unique_ptr<Collectives> collectives = make_host_collectives());
   ~Executor();
 
   // To the stages before and after, for graphs that receive or send; outlives the executor.
@@ -107,8 +111,10 @@ class Executor {
   void run_segment(Program& program, const Command& command, const StepShape& shape);
   void feed(const Program& program, size_t device, const StepInputs& inputs);
   void copy(const Program& program, const Command& command, const StepShape& shape);
+  void run_collective(const Program& program, const Command& command, const StepShape& shape);
   std::vector<float>& collected(const Graph& graph, TensorId tensor);
   static bool is_left(const Program& program, TensorId tensor, LogitsWanted wanted);
+  void wait(size_t device, Event event);
   void bring(const Program& program, TensorId tensor, DeviceId device, const StepShape& shape);
   std::span<const float> result(const Program& program, TensorId tensor, DeviceId device,
                                 const StepShape& shape);
@@ -127,6 +133,8 @@ class Executor {
   WeightStream stream_;
   FetchQueue queue_;
   KvStream kv_stream_;
+  std::unique_ptr<Collectives> collectives_;
+  std::vector<CollectivePart> parts_;
   std::vector<Arena> arenas_;  // one per device, shared by all programs
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;            // for copies between two GPUs

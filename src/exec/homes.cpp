@@ -15,6 +15,14 @@ struct GpuOf {
   std::optional<GpuId> operator()(const CachedExperts&) const { return std::nullopt; }
 };
 
+DeviceId first_of(const DividedKv& kv) {
+  for (size_t i = 0; i < kv.devices.size(); ++i) {
+    if (kv.n(i) > 0) return kv.devices[i];
+  }
+  TANDEM_CHECK(false);
+  return DeviceId::host();
+}
+
 template <class Held>  // InMemory or OnDisk
 const auto& use_of(const Held& home, StepKind kind) {
   return kind == StepKind::prefill ? home.prefill : home.decode;
@@ -113,6 +121,7 @@ ExpertHome without_cached_experts(ExpertHome home) {
 }
 
 DeviceId holder(const KvHome& home) {
+  if (const auto* divided = std::get_if<DividedKv>(&home)) return first_of(*divided);
   const auto* resident = std::get_if<ResidentKv>(&home);
   return resident ? resident->device : DeviceId::host();
 }
@@ -120,11 +129,13 @@ DeviceId holder(const KvHome& home) {
 DeviceId attends_on(const KvHome& home) {
   return std::visit(Overloaded{[](const ResidentKv& kv) { return kv.device; },
                                [](const PrefetchedKv& kv) { return DeviceId(kv.to); },
-                               [](const SplitKv& kv) { return DeviceId(kv.hot); }},
+                               [](const SplitKv& kv) { return DeviceId(kv.hot); },
+                               [](const DividedKv& kv) { return first_of(kv); }},
                     home);
 }
 
 bool uses_gpu(const KvHome& home) {
+  if (std::holds_alternative<DividedKv>(home)) return true;
   return !attends_on(home).is_host();
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "graph/device_id.h"
 #include "graph/graph.h"
@@ -90,7 +91,18 @@ struct SplitKv {
   int64_t n_blocks;  // cache blocks that fit on the GPU
   bool operator==(const SplitKv&) const = default;
 };
-using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv>;
+// Of layers that are divided over devices (tensor_parallel.h): each has some heads, and attends with them.
+struct DividedKv {
+  std::vector<DeviceId> devices;
+  // Device i has the heads from first[i] up to first[i + 1], perhaps none: key-value heads, or if is_copied query heads,
+  // which all read the same key-value head; each device then has a copy of that one's cache.
+  std::vector<int64_t> first;
+  bool is_copied = false;
+
+  int64_t n(size_t i) const { return first[i + 1] - first[i]; }
+  bool operator==(const DividedKv&) const = default;
+};
+using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv, DividedKv>;
 
 // Returns the device that holds the weights; the host for weights on disk.
 DeviceId holder(const WeightHome& home);
@@ -117,9 +129,9 @@ bool can_be_cached(const ExpertHome& home);
 ExpertHome with_cached_experts(ExpertHome home, const CachedExperts& cached);
 ExpertHome without_cached_experts(ExpertHome home);
 
-// Returns the device with room for every position of the cache.
+// Returns the device with room for every position of the cache; of a divided one the first that has heads.
 DeviceId holder(const KvHome& home);
-// Returns the device that attention runs on; the GPU of a split cache.
+// Returns the device that attention runs on; the GPU of a split cache, and of a divided one the same as holder().
 DeviceId attends_on(const KvHome& home);
 bool uses_gpu(const KvHome& home);
 

@@ -57,8 +57,10 @@ class Partitioner {
     TANDEM_CHECK(device.index() < n_devices_);
     const std::optional<size_t> group = group_of(node, device);
     const std::optional<size_t> cache = cache_of(node);
-    if (begins_segment(node, device, group, cache)) {
-      result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}});
+    const auto* collective = std::get_if<CollectiveOp>(&node.op);
+    const std::optional<int32_t> number = collective ? std::optional(collective->number) : std::nullopt;
+    if (begins_segment(node, device, group, cache, number)) {
+      result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}, number});
       segment_begin_ = index;
       host_waits_ = false;
     }
@@ -122,9 +124,10 @@ class Partitioner {
   }
 
   bool begins_segment(const Node& node, DeviceId device, std::optional<size_t> group,
-                      std::optional<size_t> cache) const {
+                      std::optional<size_t> cache, std::optional<int32_t> collective) const {
     if (result_.segments.empty()) return true;
     const PlacedSegment& last = result_.segments.back();
+    if (collective || last.collective) return collective != last.collective;
     if (last.device != device || last.cache != cache) return true;
     if (waits_for_gpu(node, device) && follows_deferred(last)) return true;
     if (node.device && host_waits_) return true;
@@ -164,7 +167,7 @@ class Partitioner {
       int32_t issued = segment_begin_;
       if (device.is_host()) {
         PlacedSegment& maker = result_.segments[made_in_[id]];
-        maker.sends.push_back(id);
+        maker.sends.push_back(Transfer{id, from, device});
         issued = maker.nodes.back();
       }
       touch(from, id, issued);

@@ -38,13 +38,15 @@ struct StreamGroup {
   bool passes_through_host() const { return on_disk && (device.is_host() || fetched_every_step); }
 };
 
+// Or a collective: its nodes, one for each device that takes part; `device` is then any of these.
 struct PlacedSegment {
   DeviceId device;
-  std::optional<size_t> group;      // the streamed weights that the nodes read
-  std::optional<size_t> cache;      // the prefetched cache that the nodes use
-  std::vector<int32_t> nodes;       // indices into the graph, ascending
-  std::vector<Transfer> transfers;  // to issue before the nodes run; all to this device
-  std::vector<TensorId> sends;      // made here, copied to the host once the nodes are issued
+  std::optional<size_t> group;             // the streamed weights that the nodes read
+  std::optional<size_t> cache;             // the prefetched cache that the nodes use
+  std::vector<int32_t> nodes;              // indices into the graph, ascending
+  std::vector<Transfer> transfers;         // to issue before the nodes run; all to this device
+  std::vector<Transfer> sends;             // made here, copied to the host once the nodes are issued
+  std::optional<int32_t> collective = {};  // its number
 };
 
 struct Partition {

@@ -26,6 +26,11 @@ bool LayerPlacement::divides_rows(StepKind kind) const {
   return row_share(weights, kind) < 1 || row_share(experts, kind) < 1;
 }
 
+std::optional<size_t> TensorParallel::find(DeviceId device) const {
+  const auto found = std::ranges::find(devices, device);
+  return found == devices.end() ? std::nullopt : std::optional(static_cast<size_t>(found - devices.begin()));
+}
+
 Placement Placement::host_only(size_t n_layer) {
   Placement placement;
   placement.layers.resize(n_layer);

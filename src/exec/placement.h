@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -26,13 +27,22 @@ struct LayerPlacement {
   bool operator==(const LayerPlacement&) const = default;
 };
 
+// Devices that compute every layer together whose home is one of them (tensor_parallel.h).
+struct TensorParallel {
+  std::vector<DeviceId> devices;  // two or more, each once
+  std::vector<double> shares;     // of each, at least 0, and more than 0 in all
+
+  std::optional<size_t> find(DeviceId device) const;  // its index
+};
+
 struct Placement {
-  DeviceId input = DeviceId::host();   // the embedding table; nodes before the first layer
-  std::vector<LayerPlacement> layers;  // one per layer of the model
-  DeviceId output = DeviceId::host();  // the output norm and head
-  size_t n_stream_slots = 2;           // stream slots on each device that layers are streamed to
-  size_t n_disk_slots = 2;             // host slots for layers read from disk
-  size_t n_expert_bytes = 0;           // host memory for chosen experts; the least that works if that is more
+  DeviceId input = DeviceId::host();            // the embedding table; nodes before the first layer
+  std::vector<LayerPlacement> layers;           // one per layer of the model
+  DeviceId output = DeviceId::host();           // the output norm and head
+  size_t n_stream_slots = 2;                    // stream slots on each device that layers are streamed to
+  size_t n_disk_slots = 2;                      // host slots for layers read from disk
+  std::optional<TensorParallel> parallel = {};  // none: a layer's op runs on one device
+  size_t n_expert_bytes = 0;  // host memory for chosen experts; the least that works if that is more
   // Nodes with these weights run on these devices, regardless of the homes.
   std::unordered_map<const Weight*, DeviceId> overrides;
   // The slices of divided weights; copies of a placement share them.

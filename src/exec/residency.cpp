@@ -13,15 +13,19 @@ WeightResidency::~WeightResidency() {
   }
 }
 
-DevicePtr WeightResidency::address(DeviceId device, const Weight& weight) {
+DevicePtr WeightResidency::address(DeviceId device, const Weight& weight, WeightSlices& slices) {
   const size_t d = device.index();
   // The CPU's kernels only read weights, but DevicePtr has no const form.
-  if (devices_[d]->info().host_memory) return const_cast<std::byte*>(weight.data);
+  if (devices_[d]->info().host_memory) return const_cast<std::byte*>(slices.kept(weight));
   const auto found = copies_[d].find(&weight);
   if (found != copies_[d].end()) return found->second;
   reserve(device, weight);
   const DevicePtr address = copies_[d].at(&weight);
-  devices_[d]->upload(address, weight);
+  Weight contiguous = weight;
+  const std::vector<std::byte> bytes = slices.packed(&weight);
+  if (!bytes.empty()) contiguous.data = bytes.data();
+  devices_[d]->upload(address, contiguous);
+  if (!bytes.empty()) devices_[d]->wait(devices_[d]->record());  // before the bytes go
   return address;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "exec/weight_slices.h"
 
 namespace tandem {
 
@@ -17,9 +18,9 @@ class WeightResidency {
   WeightResidency(const WeightResidency&) = delete;
   WeightResidency& operator=(const WeightResidency&) = delete;
 
-  // Returns the weight's address on the device; uploads it first if needed. Throws Error(out_of_memory |
-  // io).
-  DevicePtr address(DeviceId device, const Weight& weight);
+  // Returns the weight's address on the device; uploads it first if needed. `slices` has it if it is one. Throws
+  // Error(out_of_memory | io).
+  DevicePtr address(DeviceId device, const Weight& weight, WeightSlices& slices);
 
   // Takes memory for a weight whose contents come later, bit by bit.
   void reserve(DeviceId device, const Weight& weight);

@@ -61,14 +61,30 @@ class Scheduler {
 
   void add_segment(size_t index) {
     const PlacedSegment& s = partition().segments[index];
+    if (s.collective) return add_collective(index);
     bring_activations(s);
     if (fetches_from_disk_) add({.kind = CommandKind::start_fetches});
     if (s.group) join_weights(*s.group);
     if (s.cache) add({.kind = CommandKind::join_cache, .device = s.device, .cache = *s.cache});
     add({.kind = CommandKind::run, .device = s.device, .segment = index});
-    for (TensorId id : s.sends) send(s.device, id);
+    for (const Transfer& t : s.sends) send(t.from, t.tensor);
     if (s.cache) pass_on_cache_slot(*s.cache);
     if (s.group && last_use_[*s.group] == index) pass_on_slots(*s.group);
+  }
+
+  // The host, if it takes part, overwrites memory of its own at once.
+  void add_collective(size_t index) {
+    const PlacedSegment& s = partition().segments[index];
+    const auto op_of = [&](int32_t i) {
+      return std::get<CollectiveOp>(graph_.nodes[static_cast<size_t>(i)].op);
+    };
+    const auto is_on_host = [&](int32_t i) { return graph_.nodes[static_cast<size_t>(i)].device->is_host(); };
+    if (std::ranges::any_of(s.nodes, is_on_host)) wait_for_host_reads();
+    const bool reduces = op_of(s.nodes.front()).kind == CollectiveKind::all_reduce;
+    add({.kind = reduces ? CommandKind::all_reduce : CommandKind::all_gather,
+         .device = s.device,
+         .segment = index});
+    for (const Transfer& t : s.sends) send(t.from, t.tensor);
   }
 
   void end_step() {

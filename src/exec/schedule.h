@@ -32,6 +32,8 @@ enum class CommandKind : uint8_t {
   join_cache,     // the device waits until that copy is complete
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device
+  all_reduce,  // the devices of `segment`, a collective, add what they have (collectives.h); they may wait for each other
+  all_gather,  // the same, but they join the columns that they have
   collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
   receive,  // wait for `tensor` from the rank with the stage before, and put it into host memory
   send,     // send `tensor`, which is in host memory, to the rank with the next stage

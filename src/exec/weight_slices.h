@@ -1,4 +1,4 @@
-// WeightSlices: parts of weights as weights of their own: rows, for those divided between devices, and experts. Each slice
+// WeightSlices: parts of weights as weights of their own: rows and columns, for those divided between devices, and experts. Each slice
 // is made once and shared by all graphs of a placement, so a copy on a device or in a slot is recognized by
 // the slice's address. Owns the slices; the weights that they are cut from outlive it. Thread-safe.
 #pragma once
@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "graph/tensor.h"
 
@@ -18,21 +19,33 @@ class WeightSlices {
   // Returns the first n experts of a weight of experts as "blk.0.ffn_up_exps.weight[0:8]"; of their biases, n rows. It
   // belongs to no layer.
   const Weight* experts_of(const Weight& whole, int64_t n);
+  // Returns experts or heads [first, first + n) of a weight with a matrix, or of a bias with a row, for each.
+  const Weight* mats_of(const Weight& whole, int64_t first, int64_t n);
+  // Returns columns [first, first + n) of every row of a matrix, whole blocks of its dtype, as "blk.0.ffn_down.weight[:,0:512]".
+  // Its rows do not lie side by side, so it has no data: packed() and kept() make some.
+  const Weight* columns_of(const Weight& whole, int64_t first, int64_t n);
+  // Returns the bytes of a slice of columns; nothing for any other weight.
+  std::vector<std::byte> packed(const Weight* weight) const;
+  // Returns the data of a weight; of a slice of columns, a copy that is kept.
+  const std::byte* kept(const Weight& weight);
   // Returns the weight that a slice was cut from; any other weight is returned as it is.
   const Weight* whole(const Weight* weight) const;
 
  private:
+  enum class Of : uint8_t { rows, columns, slots };
   struct Key {
     const Weight* whole;
     int64_t first, n;
+    Of of = Of::rows;
     auto operator<=>(const Key&) const = default;
   };
-  const Weight* add(const Weight& whole, int64_t first, int64_t n, const Weight& slice);
+  const Weight* add(const Key& key, const Weight& slice);
 
   mutable std::mutex mutex_;
   std::deque<Weight> slices_;  // a deque: graphs hold pointers
-  std::map<Key, const Weight*> by_rows_;
-  std::map<const Weight*, const Weight*> whole_;
+  std::map<Key, const Weight*> by_key_;
+  std::map<const Weight*, Key> keys_;
+  std::map<const Weight*, std::vector<std::byte>> kept_;
 };
 
 }  // namespace tandem

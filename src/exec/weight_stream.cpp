@@ -29,10 +29,11 @@ GroupWeights::GroupWeights(const Graph& graph, const StreamGroup& group) : layou
   for (TensorId id : group.weights) weights.push_back(graph.tensor(id).weight);
 }
 
-void GroupWeights::bind(const std::byte* disk_slot) {
+void GroupWeights::bind(const std::byte* disk_slot, WeightSlices& slices) {
   fetched.clear();
   for (const Weight* weight : weights) {
     fetched.push_back(*weight);
+    fetched.back().data = slices.kept(*weight);
     if (disk_slot && weight->in_file) fetched.back().data = disk_slot + layout.offset_of(*weight);
   }
 }

@@ -27,7 +27,7 @@ struct GroupWeights {
   DiskLayout layout;                   // of the host slot
 
   GroupWeights(const Graph& graph, const StreamGroup& group);
-  void bind(const std::byte* disk_slot);  // null for a group not on disk
+  void bind(const std::byte* disk_slot, WeightSlices& slices);  // null for a group not on disk
 };
 
 class WeightStream final : public GroupSlots {

@@ -221,6 +221,14 @@ struct MoeRouteOp : MoeRouteParams {
   TensorId logits = kNoTensor;          // [n, E]
   TensorId selection_bias = kNoTensor;  // [E]?
   TensorId expert_scale = kNoTensor;    // [E]?
+  // For a device with only the experts from `first` on: their ids then count from 0, and the ids of others are -1.
+  // n_here 0: all.
+  int64_t first = 0, n_here = 0;
+
+  int64_t id_here(int64_t expert) const {
+    if (n_here == 0) return expert;
+    return expert >= first && expert < first + n_here ? expert - first : -1;
+  }
 
   static constexpr std::string_view kName = "moe_route";
   static auto inputs(auto& op) { return std::tie(op.logits, op.selection_bias, op.expert_scale); }
@@ -446,10 +454,26 @@ struct JoinOp {
   static auto inputs(auto& op) { return std::tie(op.a, op.b, op.residual); }
 };
 
-using Op =
-    std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp, LatentAttentionOp,
-                 GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp, SoftcapOp, GatherRowsOp, MergeOp,
-                 JoinOp, ColumnsOp, GateOp, CausalConvOp, DeltaRuleOp, SsmScanOp, HadamardOp, TopKOp>;
+// collective: what several devices do together. Each has a node of its own with the same `number`, one behind the
+// other; a pass adds them (exec/tensor_parallel.h), and a command of the schedule carries them out (src/collectives/), not
+// a device.
+//   all_reduce: -> y[n, c], the sum of x of all nodes. A node without x adds nothing.
+//   all_gather: -> y[n, C], the columns of x of all nodes side by side. A node without x has none.
+// A node without an output has no use for the result.
+enum class CollectiveKind : uint8_t { all_reduce, all_gather };
+struct CollectiveOp {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  int32_t number = 0;
+  TensorId x = kNoTensor;  // [n, c]?
+
+  static constexpr std::string_view kName = "collective";
+  static auto inputs(auto& op) { return std::tie(op.x); }
+};
+
+using Op = std::variant<EmbedOp, NormOp, LinearOp, HeadLinearOp, RopeOp, KvWriteOp, AttentionOp,
+                        LatentAttentionOp, GluOp, MoeRouteOp, CachedRouteOp, MoeFfnOp, AddOp, ScaleOp,
+                        SoftcapOp, GatherRowsOp, MergeOp, JoinOp, ColumnsOp, GateOp, CausalConvOp,
+                        DeltaRuleOp, SsmScanOp, HadamardOp, TopKOp, CollectiveOp>;
 
 // Returns "linear", "attention", ...
 std::string_view op_name(const Op& op);
@@ -487,7 +511,7 @@ InputList inputs_of(const Op& op);
 
 struct Node {
   Op op;
-  TensorId output = kNoTensor;     // kNoTensor for kv_write
+  TensorId output = kNoTensor;     // kNoTensor for kv_write, and where a collective's result is not used
   int layer = -1;                  // -1: before the first layer; n_layer: the output head
   std::optional<DeviceId> device;  // overrides the placement; none: the placement decides
 };

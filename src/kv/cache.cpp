@@ -113,18 +113,27 @@ size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
 }
 
 KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
-                 std::span<const DeviceId> device_of_layer, HotPools hot)
+                 std::span<const DeviceId> device_of_layer, HotPools hot, std::vector<HeadPools> heads)
     : config_(config),
       devices_(devices),
       hot_(std::move(hot)),
+      heads_(std::move(heads)),
       pool_(block_count(config)),
       state_slots_(config.is_recurrent() ? config.n_state_slots : 0),
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
+  heads_.resize(config.layers.size());
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
+      for (const HeadPools::Pool& pool : heads_[i].pools) {
+        KvLayer some = kv_layer_shape(config, i);
+        some.n_head_kv = pool.n_head_kv;
+        layers_[pool.device.index()][i] = allocate(some, device(pool.device));
+      }
+      if (!heads_[i].pools.empty()) continue;
       const DeviceId whole = device_of_layer[i];
       layers_[whole.index()][i] = allocate(kv_layer_shape(config, i), device(whole));
+      heads_[i].pools.push_back({whole, config.layers[i].n_head_kv});
       const std::optional<GpuId> gpu = hot_.gpu(i);
       if (!gpu) continue;
       TANDEM_CHECK(whole.is_host());
@@ -171,6 +180,7 @@ void KvCache::drop_hot() {
 
 void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
+    if (heads_[i].pools.size() > 1) continue;
     const size_t to = device_of_layer[i].index();
     for (size_t from = 0; from < layers_.size(); ++from) {
       const bool is_hot = hot_.gpu(i) == DeviceId::at(from);
@@ -193,6 +203,7 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       }
       free_layer(*devices_[from], old);
       layers_[to][i] = layer;
+      heads_[i].pools.front().device = device_of_layer[i];
     }
   }
 }

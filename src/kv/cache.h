@@ -84,11 +84,21 @@ struct HotPools {
   }
 };
 
+// A layer's cache on several devices: each has some of the key-value heads, in order, or a copy of all of them.
+struct HeadPools {
+  struct Pool {
+    DeviceId device;
+    int64_t n_head_kv = 0;
+  };
+  std::vector<Pool> pools;
+  bool are_copies = false;
+};
+
 class KvCache {
  public:
-  // Throws Error(out_of_memory).
+  // heads[layer], if not empty: the layer's pools are there, and not in device_of_layer. Throws Error(out_of_memory).
   KvCache(const KvConfig& config, std::span<Device* const> devices, std::span<const DeviceId> device_of_layer,
-          HotPools hot = {});
+          HotPools hot = {}, std::vector<HeadPools> heads = {});
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
@@ -98,12 +108,14 @@ class KvCache {
   BlockPool& state_slots() { return state_slots_; }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
+  // The devices that have a layer's rows; one, unless its heads are divided.
+  const HeadPools& pools(size_t layer) const { return heads_[layer]; }
   // [device][layer], as the executor takes it. The host's part of a split cache has room for all positions.
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
 
   // Moves layers with their contents to the devices in device_of_layer. Throws Error(out_of_memory) if a
-  // layer does not fit; it and the layers after it stay where they were.
+  // layer does not fit; it and the layers after it stay where they were. Layers with divided heads stay too.
   void relocate(std::span<const DeviceId> device_of_layer);
   // Frees the hot caches. Their positions must be on the host already.
   void drop_hot();
@@ -116,6 +128,7 @@ class KvCache {
   KvConfig config_;
   std::span<Device* const> devices_;
   HotPools hot_;
+  std::vector<HeadPools> heads_;  // [layer]
   BlockPool pool_, state_slots_;
   std::vector<std::vector<KvLayer>> layers_;
   size_t n_bytes_ = 0;

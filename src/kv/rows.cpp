@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kv/cache.h"
 
 namespace tandem {
 namespace {
@@ -80,6 +81,74 @@ void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<
     });
     device.copy_in(layout.block(block), staging.data(), layout.n_block());
     device.wait(device.record());  // the next block reuses the staging buffer
+  });
+}
+
+namespace {
+
+struct PoolRows {
+  Device& device;
+  const KvLayer& layer;
+};
+
+PoolRows pool_rows(const KvCache& cache, size_t layer, const HeadPools::Pool& pool) {
+  return {cache.device(pool.device), cache.layers()[pool.device.index()][layer]};
+}
+
+// Calls fn(pool, its offset in a token's row, its bytes there) for every pool.
+template <class Fn>
+void for_each_pool(const KvCache& cache, size_t layer, KvHalf half, Fn&& fn) {
+  size_t offset = 0;
+  for (const HeadPools::Pool& pool : cache.pools(layer).pools) {
+    const PoolRows rows = pool_rows(cache, layer, pool);
+    const size_t n = kv_token_bytes(rows.layer, half);
+    fn(rows, offset, n);
+    offset += n;
+  }
+}
+
+// All rows are in one pool, or in every one.
+bool has_whole_rows(const HeadPools& heads) {
+  return heads.are_copies || heads.pools.size() == 1;
+}
+
+}  // namespace
+
+size_t kv_token_bytes(const KvCache& cache, size_t layer, KvHalf half) {
+  const HeadPools& heads = cache.pools(layer);
+  size_t n_bytes = 0;
+  for_each_pool(cache, layer, half, [&](const PoolRows&, size_t, size_t n) {
+    n_bytes = has_whole_rows(heads) ? n : n_bytes + n;
+  });
+  return n_bytes;
+}
+
+void read_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
+                  int64_t n_tokens, std::byte* rows) {
+  const HeadPools& heads = cache.pools(layer);
+  if (has_whole_rows(heads)) {
+    const PoolRows pool = pool_rows(cache, layer, heads.pools.front());
+    return read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
+  }
+  const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
+  for_each_pool(cache, layer, half, [&](const PoolRows& pool, size_t offset, size_t n_part) {
+    std::vector<std::byte> part(n * n_part);
+    read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, part.data());
+    for (size_t i = 0; i < n && n_part > 0; ++i)
+      std::memcpy(rows + i * n_row + offset, part.data() + i * n_part, n_part);
+  });
+}
+
+void write_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
+                   int64_t n_tokens, const std::byte* rows) {
+  const bool is_whole = has_whole_rows(cache.pools(layer));
+  const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
+  for_each_pool(cache, layer, half, [&](const PoolRows& pool, size_t offset, size_t n_part) {
+    if (is_whole) return write_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
+    std::vector<std::byte> part(n * n_part);
+    for (size_t i = 0; i < n && n_part > 0; ++i)
+      std::memcpy(part.data() + i * n_part, rows + i * n_row + offset, n_part);
+    write_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, part.data());
   });
 }
 

@@ -141,6 +141,10 @@ class StepClock final : GroupSlots {
   void add_segment(const PlacedSegment& segment, const KvConfig& kv) {
     const DeviceRates& rates = rates_[segment.device.index()];
     SegmentTime time{rates.stage_s, 0, {}};
+    if (segment.collective) {
+      segments_.push_back(time);
+      return;
+    }
     for (int32_t i : segment.nodes) {
       NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
       if (const ExpertPart* part = expert_part(graph_.nodes[i])) {
@@ -228,6 +232,8 @@ class StepClock final : GroupSlots {
       case CommandKind::write_back: return write_back(c.cache);
       case CommandKind::run:
         return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
+      case CommandKind::all_reduce:
+      case CommandKind::all_gather: return run_collective(c.segment);
       case CommandKind::collect: return collect(c);
       case CommandKind::receive: return;  // the wait for another rank is none of this one's work
       case CommandKind::send: return pass_on(c);
@@ -261,6 +267,30 @@ class StepClock final : GroupSlots {
     }
     at_[0] = t;
   }
+
+  // Over host memory: all parts go there, and the host adds or joins them.
+  void run_collective(size_t segment) {
+    const auto for_each_copy = [&](TensorId CollectiveTensors::*which, const auto& f) {
+      for (const int32_t i : partition().segments[segment].nodes) {
+        const Node& node = graph_.nodes[static_cast<size_t>(i)];
+        const CollectiveTensors tensors{std::get<CollectiveOp>(node.op).x, node.output};
+        if (tensors.*which != kNoTensor) f(node.device->index(), tensors.*which);
+      }
+    };
+    double n_bytes = 0;
+    for_each_copy(&CollectiveTensors::in, [&](size_t d, TensorId id) {
+      if (d > 0) give(d, over_bus(d, id));
+      n_bytes += tensor_bytes(graph_.tensor(id), load_);
+    });
+    for_each_copy(&CollectiveTensors::in, [&](size_t d, TensorId) { reach(0, at_[d]); });
+    at_[0] += n_bytes / rates_[0].read_bytes_per_s;
+    for_each_copy(&CollectiveTensors::out, [&](size_t d, TensorId id) {
+      if (d > 0) give(d, over_bus(d, id));
+    });
+  }
+  struct CollectiveTensors {
+    TensorId in, out;
+  };
 
   void copy(const Command& c) {
     const size_t from = c.from.index(), to = c.device.index();

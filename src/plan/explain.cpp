@@ -30,7 +30,8 @@ struct LayerWeights {
 
 std::map<int, LayerWeights> weights_by_layer(const FitRequest& r, const Fit& fit) {
   std::map<int, LayerWeights> layers;
-  const Graph& graph = *r.graphs[0];
+  const PlacedGraph placed(*r.graphs[0], fit.placement);
+  const Graph& graph = fit.placement.parallel ? *placed : *r.graphs[0];
   for (const Node& node : graph.nodes) {
     LayerWeights& layer = layers[node.layer];
     const DeviceId device = fit.placement.runs_on(graph, node);
@@ -80,18 +81,32 @@ std::string divided_text(const WeightHome& home) {
   return text + ", the CPU computing the others";
 }
 
+// "GPU0 4 heads 4.0 MiB + GPU1 4 heads 4.0 MiB", or of copies "GPU0 8.0 MiB + GPU1 8.0 MiB".
+std::string divided_cache_text(const FitRequest& r, const DividedKv& home, size_t layer) {
+  std::string text;
+  for (const HeadPools::Pool& pool : head_pools(home, r.kv.layers[layer]).pools) {
+    KvLayer some = kv_layer_shape(r.kv, layer);
+    some.n_head_kv = pool.n_head_kv;
+    text += (text.empty() ? "" : " + ") + name_of(r, pool.device);
+    if (!home.is_copied) text += format(" {} heads", pool.n_head_kv);
+    text += " " + mib(kv_pool_bytes(some));
+  }
+  return text;
+}
+
 // "CPU 8.0 MiB", or of a cache in two parts "GPU0 1.0 MiB + CPU 8.0 MiB".
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
   const KvHome& home = placement.layers[layer].kv;
   const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer));
-  return std::visit(Overloaded{[&](const ResidentKv&) { return whole; },
-                               [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
-                               [&](const SplitKv& kv) {
-                                 const size_t n_bytes =
-                                     kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
-                                 return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
-                               }},
-                    home);
+  if (const auto* divided = std::get_if<DividedKv>(&home)) return divided_cache_text(r, *divided, layer);
+  return std::visit(
+      Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
+                 [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
+                 [&](const SplitKv& kv) {
+                   const size_t n_bytes = kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
+                   return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
+                 }},
+      home);
 }
 
 // Of the weights or else of the experts, that which the host holds; null when GPUs hold both.
@@ -299,6 +314,10 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       "{} "
       "for each cache block in use\n",
       bus.activations, bus.n_transfers, bus.logits, bus.inputs, bus.inputs_per_block);
+  for (size_t d = 1; d < bus.collectives.size(); ++d) {
+    text += format("link of {}, per decoded token: {} bytes of {} all-reduces and {} all-gathers\n",
+                   r.devices[d]->info().name, bus.collectives[d], bus.n_all_reduce, bus.n_all_gather);
+  }
   if (bus.kv_out > 0) {
     text += format("bus, per decoded token: {} bytes of cache for each block in use, and {} back\n",
                    bus.kv_in_per_block, bus.kv_out);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "exec/placed_graph.h"
+#include "exec/tensor_cuts.h"
 #include "kv/hot_cache.h"
 #include "plan/share.h"
 
@@ -33,6 +34,7 @@ std::vector<std::string> fall_back(const FitRequest& r, Placement& placement) {
       }
       for (TensorId id : inputs_of(node.op)) {
         const Weight* weight = placed.tensor(id).weight;
+        if (weight && placement.parallel) weight = placement.slices->whole(weight);
         if (weight) placement.overrides.insert_or_assign(weight, DeviceId::host());
       }
     }
@@ -141,7 +143,8 @@ Fit with_more_experts(const FitRequest& r, Fit fit, size_t limit) {
 Fit with_disk(const FitRequest& r, OffloadChoice choice) {
   Fit without = fit_with(r, choice);
   const size_t limit = ram_before_disk(r);
-  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || device_needs(without, 0) <= limit)
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || device_needs(without, 0) <= limit ||
+      without.placement.parallel)
     return without;
   choice.chosen_experts = true;
   Fit chosen = fit_with(r, choice);
@@ -175,7 +178,8 @@ Fit with_disk(const FitRequest& r, OffloadChoice choice) {
 
 // The least that the host needs, with layers on disk if they may be.
 size_t least_host_needs(const FitRequest& r, const Fit& f) {
-  if (r.options.disk == Toggle::off || !r.may_leave_on_disk) return device_needs(f, 0);
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || f.placement.parallel)
+    return device_needs(f, 0);
   OffloadChoice choice = f.choice;
   choice.n_disk_layers = r.architecture.hparams().n_layer;
   choice.chosen_experts = true;
@@ -213,6 +217,7 @@ double experts_kept_beside(const FitRequest& r, const Placement& placement,
 // disk: as many as the options say, or fewer if no more fit. None if there are no such layers, no room, or they are not wanted.
 std::optional<Fit> with_cached_experts(const FitRequest& r, const Fit& fit) {
   const std::optional<size_t> asked = r.options.expert_cache;
+  if (fit.placement.parallel) return std::nullopt;
   if (asked == 0u || (!asked && r.rates.empty()) || r.devices.size() < 2) return std::nullopt;
   const std::vector<size_t> expert_bytes = cached_expert_bytes(fit.placement, r.weights, r.devices);
   int64_t n = r.architecture.hparams().n_expert - 1;
@@ -278,7 +283,7 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
 void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& list) {
   const OffloadOptions& f = r.options;
   if (r.rates.empty() || r.devices.size() < 2 || f.gpu_rows || streams(f)) return;
-  if (streamed.choice.streaming == Streaming::none) return;
+  if (streamed.choice.streaming == Streaming::none || streamed.placement.parallel) return;
   OffloadChoice choice = streamed.choice;
   const RowShares shares = best_shares(r, choice);
   choice.rows_prefill = shares.prefill;
@@ -483,6 +488,7 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
     split_caches(placement, split->n_keep, r.kv, r.graphs.back()->shape.max_tokens);
   }
+  if (placement.parallel) divide_caches(placement, *r.graphs.front());
   std::vector<std::string> list = fall_back(r, placement);
   if (reasons) *reasons = std::move(list);
   return placement;
@@ -495,9 +501,12 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (r.rates.empty()) return {said};
   std::vector<CacheChoice> caches{said.cache};
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
-    caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
+    const bool is_divided = f.split_mode == SplitMode::tensor;
+    caches = {CacheBesideLayers{}, CacheOnHost{}};
+    if (!is_divided) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
-      if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
+      if (!has_sequences(r) && !is_divided)
+        caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
     }
   }
   std::vector<int64_t> moe{said.n_cpu_moe};

@@ -20,9 +20,16 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
+    if (const auto* divided = std::get_if<DividedKv>(&home)) {
+      for (const HeadPools::Pool& pool : head_pools(*divided, kv.layers[i]).pools) {
+        layers[pool.device.index()][i] = kv_layer_shape(kv, i);
+        layers[pool.device.index()][i].n_head_kv = pool.n_head_kv;
+      }
+      continue;
+    }
     layers[holder(home).index()][i] = kv_layer_shape(kv, i);
     std::visit(
-        Overloaded{[](const ResidentKv&) {},
+        Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
                    [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
                    [&](const SplitKv& s) { layers[s.hot.index()][i] = kv_layer_shape(kv, i, s.n_blocks); }},
         home);
@@ -51,9 +58,26 @@ size_t disk_bytes(const Graph& graph, const Partition& partition) {
   return n_bytes;
 }
 
+void add_collective(const Graph& graph, const PlacedSegment& segment, BusBytes& bus) {
+  bool reduces = false;
+  for (const int32_t i : segment.nodes) {
+    const Node& node = graph.nodes[static_cast<size_t>(i)];
+    const auto& op = std::get<CollectiveOp>(node.op);
+    const size_t d = node.device.value().index();
+    reduces = op.kind == CollectiveKind::all_reduce;
+    bus.collectives.resize(std::max(bus.collectives.size(), d + 1));
+    if (node.device->is_host()) continue;
+    for (const TensorId id : {op.x, node.output}) {
+      if (id != kNoTensor) bus.collectives[d] += row_bytes(DType::F32, graph.tensor(id).n_cols);
+    }
+  }
+  ++(reduces ? bus.n_all_reduce : bus.n_all_gather);
+}
+
 BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
   for (const PlacedSegment& segment : partition.segments) {
+    if (segment.collective) add_collective(graph, segment, bus);
     for (const Transfer& t : segment.transfers) {
       // Between two GPUs: through the host.
       const size_t crossings = t.from.is_host() || t.to.is_host() ? 1 : 2;
@@ -105,6 +129,14 @@ bool keeps_experts(const Placement& placement, DeviceId device) {
 
 }  // namespace
 
+HeadPools head_pools(const DividedKv& home, const KvShape& shape) {
+  HeadPools heads{{}, home.is_copied};
+  for (size_t i = 0; i < home.devices.size(); ++i) {
+    if (home.n(i) > 0) heads.pools.push_back({home.devices[i], home.is_copied ? shape.n_head_kv : home.n(i)});
+  }
+  return heads;
+}
+
 std::string size_text(size_t bytes) {
   const auto n = static_cast<double>(bytes);
   if (bytes >= size_t{1} << 30) return format("{:.2f} GiB", n / (1 << 30));
@@ -150,6 +182,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
       }
     }
     for (const PlacedSegment& placed_segment : partition.segments) {
+      if (placed_segment.collective) continue;
       const size_t d = placed_segment.device.index();
       const Segment segment{&graph, placed_segment.nodes, {}, kv_layers[d]};
       result.devices[d].scratch = std::max(result.devices[d].scratch, devices[d]->scratch_bytes(segment));
@@ -172,8 +205,12 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
   for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
+    if (std::holds_alternative<DividedKv>(home)) {
+      for (size_t d = 0; d < devices.size(); ++d) result.devices[d].kv += kv_pool_bytes(kv_layers[d][i]);
+      continue;
+    }
     result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i);
-    std::visit(Overloaded{[](const ResidentKv&) {},
+    std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
                             result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);

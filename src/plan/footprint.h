@@ -37,6 +37,9 @@ struct BusBytes {
   // Of split caches: what goes to the host once for every block of tokens, when the hot cache is
   // full.
   size_t kv_moved_per_block = 0;
+  // What collectives carry over the link of each device, if all go over host memory (collectives.h); empty: there are none.
+  std::vector<size_t> collectives = {};  // [device]
+  size_t n_all_reduce = 0, n_all_gather = 0;
 };
 
 struct Footprint {
@@ -46,6 +49,9 @@ struct Footprint {
   size_t disk_weights = 0;    // of those that it reads from disk
   size_t expert_slots = 0;    // bytes of `staging` of the host: the slots of chosen experts
 };
+
+// Returns the pools of a layer whose heads are divided.
+HeadPools head_pools(const DividedKv& home, const KvShape& shape);
 
 // "1.50 GiB", "20.0 MiB", "3.0 KiB".
 std::string size_text(size_t bytes);

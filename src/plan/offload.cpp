@@ -67,10 +67,26 @@ DeviceId find_device(const DeviceModels& devices, const std::string& name) {
               setting_text(Setting::tensor_overrides), printable(name), known);
 }
 
+// Every layer on a GPU is on all of them that have a share.
+void divide_layers_over(Placement& placement, const std::vector<double>& shares) {
+  TensorParallel parallel;
+  for (size_t gpu = 0; gpu < shares.size(); ++gpu) {
+    if (!(shares[gpu] > 0)) continue;
+    parallel.devices.push_back(GpuId(gpu));
+    parallel.shares.push_back(shares[gpu]);
+  }
+  if (parallel.devices.size() > 1) placement.parallel = std::move(parallel);
+}
+
 void apply_overrides(Placement& placement, const std::deque<Weight>& weights, const DeviceModels& devices,
                      const OffloadOptions& options) {
   for (const auto& [pattern, device_name] : options.tensor_overrides) {
     const DeviceId device = find_device(devices, device_name);
+    if (options.split_mode == SplitMode::tensor && !device.is_host()) {
+      throw_error(ErrorCode::usage, "{}: with {} each GPU has its part of every tensor; only {} can be named",
+                  setting_text(Setting::tensor_overrides, pattern + "=" + device_name),
+                  setting_text(Setting::split_mode, "tensor"), devices[0]->info().name);
+    }
     const Regex regex(pattern, setting_text(Setting::tensor_overrides));
     bool matched = false;
     for (const Weight& w : weights) {
@@ -256,7 +272,31 @@ std::string_view streaming_name(Streaming streaming) {
   return "";
 }
 
+// What layers that are divided over GPUs cannot be combined with.
+static void check_tensor_split(const OffloadOptions& f) {
+  if (f.split_mode != SplitMode::tensor) return;
+  const SettingValue tensor{Setting::split_mode, "tensor"};
+  if (f.kv_split) {
+    throw_contradiction(tensor, {Setting::kv_split},
+                        "heads of the cache are divided over GPUs, and its tokens are not");
+  }
+  if (f.kv_prefetched) {
+    throw_contradiction(tensor, {Setting::kv_prefetched}, "a cache that is divided over GPUs stays there");
+  }
+  if (f.gpu_rows.value_or(1) < 1) {
+    throw_contradiction(tensor, {Setting::gpu_rows}, "rows are divided over GPUs, and not with the CPU");
+  }
+  if (f.expert_cache.value_or(0) > 0) {
+    throw_contradiction(tensor, {Setting::expert_cache},
+                        "GPUs keep whole experts of one device's layers only");
+  }
+  if (f.disk == Toggle::on) {
+    throw_contradiction(tensor, {Setting::disk, "on"}, "columns of matrices are not read from disk");
+  }
+}
+
 void check_offload(const OffloadOptions& f) {
+  check_tensor_split(f);
   const bool percent = f.gpu_weights_percent.has_value(), gib = f.cpu_offload_gib.has_value();
   const SettingValue held{percent ? Setting::gpu_weights_percent : Setting::cpu_offload_gib};
   const SettingValue no_stream{Setting::stream, "off"};
@@ -355,6 +395,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                              ? std::clamp<int64_t>(options.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
                              : 0;
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[i].kv = ResidentKv{};
+    if (options.split_mode == SplitMode::tensor) divide_layers_over(placement, shares);
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
   if (choice.chosen_experts) leave_experts_on_disk(placement, weights);

@@ -34,8 +34,8 @@ struct ContextOptions {
   std::vector<KvTypeRange> kv_type_layers;  // layers whose cache has other types (plan/kv_formats.h)
   // Rotate heads before they are cached (graph/hadamard.h); automatic: those of 4-bit types.
   Toggle kv_rotate = Toggle::off;
-  bool all_logits = false;     // reserve logits for every token of a step
-  int64_t n_draft = 0;         // guesses that a step may check beside its token (speculate/speculation.h)
+  bool all_logits = false;  // reserve logits for every token of a step
+  int64_t n_draft = 0;      // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).
   int64_t n_deferred = 0;
   int64_t n_sequences = 1;     // maximum sequences in one step; at most one per block of the cache
@@ -57,7 +57,8 @@ struct ContextOptions {
   bool is_automatic() const { return n_ctx <= 0 && !n_ctx_given; }
 };
 
-enum class SplitMode { none, layer };  // everything on the main GPU, or whole layers on each
+// Everything on the main GPU; whole layers on each; or each layer over all of them (exec/tensor_parallel.h).
+enum class SplitMode { none, layer, tensor };
 
 // Memory that a placement may take. Nothing set: the free memory, less a reserve.
 struct Budgets {

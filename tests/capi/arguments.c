@@ -161,6 +161,11 @@ static void settings(void) {
   CHECK_OK(tandem_options_set_text(options, "kv_type_layers", ""));
   CHECK_OK(tandem_options_set_text(options, "kv_rotate", "on"));
   CHECK_OK(tandem_options_set_text(options, "devices", "CUDA0,CUDA1"));
+  CHECK_OK(tandem_options_set_text(options, "split_mode", "tensor"));
+  CHECK_OK(tandem_options_set_text(options, "tensor_split", "3,1"));
+  CHECK_OK(tandem_options_set_text(options, "tensor_split", ""));
+  CHECK_FAILS(tandem_options_set_text(options, "split_mode", "row"), TANDEM_ERROR_USAGE, "'row' is none of");
+  CHECK_FAILS(tandem_options_set_text(options, "tensor_split", "1,-2"), TANDEM_ERROR_USAGE, "'-2' is no share");
   CHECK_OK(tandem_options_set_text(options, "kv_store", "folder"));
   CHECK_OK(tandem_options_set_text(options, "samplers", "top_k;temperature"));
   CHECK_OK(tandem_options_set_text(options, "grammar", "root ::= \"a\""));

@@ -10,7 +10,7 @@
 #include "exec/placed_graph.h"
 #include "support/metered_host.h"
 #include "support/sim_disk.h"
-#include "support/split_rig.h"
+#include "support/tensor_rig.h"
 
 namespace tandem {
 namespace {
@@ -45,6 +45,16 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
   for (const Command& command : schedule.commands) kinds.insert(command.kind);
   const std::vector<Device*> host{host_.get()};
   EXPECT_GT(step_cost(graphs.decode, schedule, host, std::span(rates).first(1), graphs.kv, {}).seconds, 0);
+  {
+    test::SimMachine machine(*host_, 2);
+    OffloadOptions flags;
+    flags.n_gpu_layers = 7;
+    flags.split_mode = SplitMode::tensor;
+    Session s(*dense_, machine.devices(), options(flags));
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{0, 16});
+    const PlacedGraph placed(graphs.decode, s.placement().placement);
+    for (const Command& c : make_schedule(*placed, s.placement().placement, 3).commands) kinds.insert(c.kind);
+  }
   for (int kind = 0; kind < kCommandKinds; ++kind) {
     EXPECT_TRUE(kinds.contains(static_cast<CommandKind>(kind))) << "no schedule here has kind " << kind;
   }

@@ -106,6 +106,7 @@ class OpCase {
   // Ends the graph; `result` is the tensor to compare. For a graph of only kv_write, any activation will do.
   void finish(TensorId result);
   const Graph& graph() const { return graph_; }
+  Graph& graph_to_change() { return graph_; }  // what the builder does not set
 
   // Why the device cannot run it, or empty.
   std::string why_unsupported(const Device& device) const;

@@ -29,6 +29,7 @@ class ForwardingDevice : public Device {
   void copy_within(DevicePtr to, DevicePtr from, size_t n) override { inner_->copy_within(to, from, n); }
   Event record() override { return inner_->record(); }
   void wait(Event event) override { inner_->wait(event); }
+  bool has_reached(Event event) override { return inner_->has_reached(event); }
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {
     return inner_->fetch(to, weight, after);
   }

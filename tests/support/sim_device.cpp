@@ -45,7 +45,7 @@ SimDevice::SimDevice(const SimOptions& options)
 SimDevice::~SimDevice() {
   {
     const std::lock_guard lock(mutex_);
-    stop_ = true;
+    stop_ = is_released_ = true;
   }
   changed_.notify_all();
   runs_.thread.join();
@@ -198,6 +198,19 @@ void SimDevice::wait(Event event) {
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+bool SimDevice::has_reached(Event event) {
+  const std::lock_guard lock(mutex_);
+  return runs_.n_done >= event;
+}
+
+void SimDevice::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_released_ = true;
+  }
+  changed_.notify_all();
+}
+
 Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   const size_t n_bytes = weight.n_bytes();
   std::byte* target = real(to, n_bytes);
@@ -259,9 +272,14 @@ std::unique_ptr<Executable> SimDevice::compile(const Segment& segment) {
 void SimDevice::run(Executable& executable, const StepShape& shape) {
   const SimExecutable& own = static_cast<SimExecutable&>(executable);
   Executable* inner = own.inner.get();
+  const bool hangs = n_runs_ == options_.hang_run;
   const bool fails = n_runs_++ == options_.fail_run;
   const auto& run_s = options_.times.run_s;
-  enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails] {
+  enqueue(runs_, run_s ? run_s(own.segment, shape) : 0, [this, inner, shape, fails, hangs] {
+    if (hangs) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return is_released_; });
+    }
     if (fails) throw_error(ErrorCode::out_of_memory, "{}: no memory for a run", info_.name);
     cpu_->run(*inner, shape);
   });

@@ -47,6 +47,7 @@ struct SimOptions {
   int64_t fail_alloc = -1;  // the n-th alloc (from 0) throws Error(out_of_memory)
   int64_t fail_copy = -1;   // the n-th copy (in, out or fetch) throws Error(io) at the next wait
   int64_t fail_run = -1;    // the n-th run throws Error(out_of_memory) at the next wait
+  int64_t hang_run = -1;    // the n-th run does not end before release()
   SimTimes times;
 };
 
@@ -70,10 +71,13 @@ class SimDevice final : public Device {
   void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override;
   Event record() override;
   void wait(Event event) override;
+  bool has_reached(Event event) override;
   Event fetch(DevicePtr to, const Weight& weight, Event after) override;
   void join(Event fetched) override;
   std::unique_ptr<Executable> compile(const Segment& segment) override;
   void run(Executable& executable, const StepShape& shape) override;
+
+  void release();  // ends a run that hangs
 
   // For checks in tests.
   size_t used_bytes() const { return used_bytes_; }
@@ -127,7 +131,7 @@ class SimDevice final : public Device {
   std::condition_variable changed_;
   Order runs_, fetches_;
   std::exception_ptr failure_;
-  bool stop_ = false;
+  bool stop_ = false, is_released_ = false;
   double own_host_s_ = 0;
   double* host_s_ = &own_host_s_;
 };

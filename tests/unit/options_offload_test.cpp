@@ -62,6 +62,7 @@ TEST(GpuOptions, OverridesAndShares) {
   EXPECT_THROW(parse({"-ts", "-1"}), Error);
   EXPECT_THROW(parse({"-ts", "inf"}), Error);
   EXPECT_EQ(parse({"-sm", "none", "-mg", "1"}).engine.offload.split_mode, SplitMode::none);
+  EXPECT_EQ(parse({"-sm", "tensor"}).engine.offload.split_mode, SplitMode::tensor);
   EXPECT_THROW(parse({"-sm", "row"}), Error);
   EXPECT_EQ(parse({"-dev", "CUDA1,CUDA0"}).engine.devices.gpus, (std::vector<std::string>{"CUDA1", "CUDA0"}));
   EXPECT_TRUE(parse({"-dev", "none"}).engine.devices.no_gpus);

@@ -166,6 +166,9 @@ TEST_F(PlanCommand, ContradictionsNameBothFlags) {
       {"--kv-split 9 -np 2", "--kv-split divides the cache of one sequence, and there are to be 2 (-np)"},
       {"-ts 1,2", "-ts gives 2 shares, but there are 1 GPUs"},
       {"-ts 0", "-ts: the shares must add up to more than 0"},
+      {"-sm tensor --kv-split 9",
+       "-sm tensor and --kv-split contradict each other: heads of the cache are divided over GPUs, and its "
+       "tokens are not"},
       {"-sm none -mg 1", "-mg 1: there are 1 GPUs, numbered from 0"},
       {"-ot a=GPU9", "-ot: there is no device GPU9; there is: CPU, h100"},
       {"-ot '[=CPU'",

@@ -11,6 +11,7 @@
 #include "cpu/cpu_device.h"
 #include "engine/model.h"
 #include "exec/placed_graph.h"
+#include "exec/tensor_cuts.h"
 #include "plan/imagined_device.h"
 #include "plan/session_plan.h"
 #include "support/gguf_bytes.h"
@@ -37,6 +38,8 @@ std::string text(const Command& c) {
     case CommandKind::join_cache: return format("join_cache {}", c.cache);
     case CommandKind::write_back: return format("write_back {}", c.cache);
     case CommandKind::run: return format("run {} on {}", c.segment, c.device.index());
+    case CommandKind::all_reduce: return format("all_reduce {}", c.segment);
+    case CommandKind::all_gather: return format("all_gather {}", c.segment);
     case CommandKind::collect: return format("collect {}", c.device.index());
     case CommandKind::receive: return "receive";
     case CommandKind::send: return "send";
@@ -108,6 +111,8 @@ class Checker {
         written_back_[c.device] = now_;
         break;
       case CommandKind::run: run(c); break;
+      case CommandKind::all_reduce:
+      case CommandKind::all_gather: run_collective(c); break;
       case CommandKind::collect:
         EXPECT_EQ(c.device, partition().logits_device);
         EXPECT_EQ(at_ + (c.tensor == graph_.top ? 2 : 1), schedule_.commands.size());
@@ -197,6 +202,21 @@ class Checker {
     }
   }
 
+  // Each device makes its part in an earlier segment of its own.
+  void run_collective(const Command& c) {
+    ASSERT_EQ(c.segment, next_segment_++);
+    const PlacedSegment& s = partition().segments[c.segment];
+    ASSERT_TRUE(s.collective.has_value());
+    EXPECT_TRUE(s.transfers.empty());
+    std::set<DeviceId> devices;
+    for (const int32_t i : s.nodes) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      EXPECT_TRUE(devices.insert(*node.device).second);
+      EXPECT_TRUE(!node.device->is_host() || unread_.empty()) << "may overwrite what a device reads";
+    }
+    EXPECT_GT(devices.size(), 1u);
+  }
+
   Content& device_slot(size_t g) {
     return slots_[{partition().groups[g].device, partition().groups[g].turn.slot}];
   }
@@ -240,12 +260,18 @@ class Schedules : public testing::Test {
     Graph graph;
     Schedule schedule;
   };
-  Scheduled decode(const Model& model, const OffloadChoice& choice, int n_gpus = 1, size_t n_slots = 2) {
+  Scheduled decode(const Model& model, const OffloadChoice& choice, int n_gpus = 1, size_t n_slots = 2,
+                   const OffloadOptions& options = {}, bool with_host = false) {
     std::vector<const DeviceModel*> devices{host_.get()};
     for (int d = 0; d < n_gpus; ++d) devices.push_back(&gpus_[static_cast<size_t>(d)]);
-    Placement placement = place(model.architecture(), model.weights(), devices, {}, choice);
+    Placement placement = place(model.architecture(), model.weights(), devices, options, choice);
     placement.n_stream_slots = n_slots;
     const SessionGraphs graphs = session_graphs(model.architecture(), ContextOptions{128, 16});
+    if (placement.parallel) {
+      if (with_host) placement.parallel->devices.push_back(DeviceId::host());
+      if (with_host) placement.parallel->shares.push_back(1);
+      divide_caches(placement, graphs.decode);
+    }
     if (const auto* split = std::get_if<SplitCache>(&choice.cache)) {
       split_caches(placement, split->n_keep, graphs.kv, 16);
     }
@@ -329,6 +355,29 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
                 }
               }
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Schedules, NoCommandComesTooEarlyWhereLayersAreDivided) {
+  OffloadOptions options;
+  options.split_mode = SplitMode::tensor;
+  options.tensor_split = {2, 1};
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    for (const Streaming streaming : {Streaming::none, Streaming::always}) {
+      for (int64_t n_gpu_layers : {1, 3, 6}) {
+        for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{})}) {
+          for (const bool with_host : {false, true}) {
+            SCOPED_TRACE(format("{}, {}, -ngl {}, cache {}{}", model == moe_.get() ? "moe" : "dense",
+                                streaming_name(streaming), n_gpu_layers, cache.index(),
+                                with_host ? ", host" : ""));
+            const Scheduled s = decode(*model, {n_gpu_layers, cache, 0, streaming}, 2, 2, options, with_host);
+            Checker(s.graph, s.schedule).check();
+            EXPECT_THAT(texts(s), testing::Contains(testing::StartsWith("all_reduce")));
+            if (testing::Test::HasFailure()) FAIL() << testing::PrintToString(texts(s));
           }
         }
       }

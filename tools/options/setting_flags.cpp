@@ -23,6 +23,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::kv_split: return "--kv-split";
     case Setting::n_kv_layers_gpu: return "--kv-layers-gpu";
     case Setting::tensor_overrides: return "-ot";
+    case Setting::split_mode: return "-sm";
     case Setting::tensor_split: return "-ts";
     case Setting::main_gpu: return "-mg";
     case Setting::stream: return "--stream-weights";

@@ -32,13 +32,13 @@ class CompiledMoeRoute final : public CompiledOp {
     float* weights = ids + op_.n_used;
     float sum = 0.0f;
     for (int64_t i = 0; i < op_.n_used; ++i) {
-      ids[i] = std::bit_cast<float>(order[i]);
       weights[i] = choice.scores()[order[i]];
       sum += weights[i];
     }
     const float factor = op_.normalize ? op_.scale / sum : op_.scale;
     for (int64_t i = 0; i < op_.n_used; ++i) {
       weights[i] *= factor * (expert_scale_ ? expert_scale_[order[i]] : 1.0f);
+      ids[i] = std::bit_cast<float>(static_cast<int32_t>(op_.id_here(order[i])));
     }
   }
 

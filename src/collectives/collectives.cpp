@@ -1,0 +1,29 @@
+#include "collectives/collectives.h"
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+
+namespace tandem {
+
+// Spins at first: most waits are short.
+void Collectives::wait(Device& device, Event event, std::string_view what) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  while (!device.has_reached(event)) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (seconds > limit_s_) {
+      is_lost_ = true;
+      throw_error(ErrorCode::io, "{}: {} has not answered within {} s", what, device.info().name, limit_s_);
+    }
+    if (seconds > 0.002) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  device.wait(event);  // throws if the work has failed
+}
+
+}  // namespace tandem

@@ -1,0 +1,60 @@
+// Collectives: what devices of one process do together. An executor calls them in the order of its schedule, between
+// segments; a device takes its part in the order of its own work.
+//
+// Those over host memory work with any devices; those of NCCL, between CUDA devices, are faster.
+//
+// One thread calls. Functions throw Error(io) that names a device which does not answer within the limit, and what a
+// device's copies throw. After the former no further call is possible: is_lost() is true.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "device/device.h"
+
+namespace tandem {
+
+// A device's part. Rows are F32 and contiguous.
+struct CollectivePart {
+  Device* device = nullptr;
+  DevicePtr in = nullptr;   // null: it adds nothing, or has no columns
+  DevicePtr out = nullptr;  // null: it has no use for the result; may be `in` of an all_reduce
+  size_t n_cols = 0;        // of `in`
+};
+
+inline constexpr double kUsualLimitS = 60;
+
+class Collectives {
+ public:
+  explicit Collectives(double limit_s) : limit_s_(limit_s) {}
+  virtual ~Collectives() = default;
+  virtual std::string_view name() const = 0;
+
+  // Sums `in` of all parts into every `out`, n_rows rows. At least one part has some; all have the same columns.
+  virtual void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) = 0;
+  // Joins the columns of all parts, in their order, in every `out`.
+  virtual void all_gather(std::span<const CollectivePart> parts, size_t n_rows) = 0;
+
+  // Waits until the device has reached the event, no longer than the limit; `what` begins the message.
+  void wait(Device& device, Event event, std::string_view what);
+  // Whether a device did not answer: nobody may wait for it.
+  virtual bool is_lost() const { return is_lost_; }
+
+ private:
+  double limit_s_;
+  bool is_lost_ = false;
+};
+
+// Each part's `in` goes to host memory over the device's link, and the result to every `out`; the host adds, part by part in
+// their order, so results do not depend on who is first. A link carries n_rows * n_cols * 4 bytes for each `in` and for each
+// `out`. The host is one of the devices without a link.
+std::unique_ptr<Collectives> make_host_collectives(double limit_s = kUsualLimitS);
+// Sums go from GPU to GPU, in the order of their streams, without the host; what joins columns goes over host memory.
+// Throws Error(io) that says what is missing (nccl_library.h), or what NCCL reports.
+std::unique_ptr<Collectives> make_nccl_collectives(std::span<Device* const> devices,
+                                                   double limit_s = kUsualLimitS);
+// NCCL's for two CUDA devices or more, if it can be loaded; otherwise over host memory, with a warning.
+std::unique_ptr<Collectives> best_collectives(std::span<Device* const> devices);
+
+}  // namespace tandem

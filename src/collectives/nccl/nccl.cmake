@@ -1,0 +1,21 @@
+# libtandem_nccl.so: the one thing that is linked to NCCL (package libnccl-dev, or PyPI's nvidia-nccl-cu13 with NCCL_ROOT set to
+# its nvidia/nccl folder). The program opens it, in ../lib/tandem from its own folder, where layers are divided over CUDA
+# devices. Without it, or for packages, which must run anywhere, their sums go over host memory, and the program says so.
+option(TANDEM_NCCL "Build the library for sums over CUDA devices, if NCCL is found" ON)
+if(NOT TANDEM_NCCL OR NOT TANDEM_HAVE_CUDA OR TANDEM_HIDE_PATHS OR TANDEM_SANITIZE OR TANDEM_FUZZ)
+  return()
+endif()
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS $ENV{NCCL_ROOT} PATH_SUFFIXES include)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS $ENV{NCCL_ROOT} PATH_SUFFIXES lib lib64)
+mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
+if(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
+  message(STATUS "No NCCL found: GPUs add over host memory (package libnccl-dev, or NCCL_ROOT)")
+  return()
+endif()
+add_library(tandem_nccl MODULE ${CMAKE_CURRENT_LIST_DIR}/shim.cpp)
+target_include_directories(tandem_nccl PRIVATE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(tandem_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(tandem_nccl PRIVATE ${NCCL_LIBRARY})
+set_target_properties(tandem_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tandem)
+add_dependencies(tandem_collectives tandem_nccl)
+install(TARGETS tandem_nccl LIBRARY DESTINATION lib/tandem)

@@ -1,0 +1,100 @@
+// Every architecture with its layers divided over simulated devices: the logits are those of one device, and memory and
+// copies match the footprint.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "support/tensor_rig.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+class FamiliesTensor : public test::TensorRig, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    test::family_folder(family_).write(directory_.path("hf"));
+    tools::ConvertOptions options;
+    options.type = tools::OutType::F32;
+    options.n_threads = 1;
+    const std::string path = directory_.path("floats.gguf");
+    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
+    model_ = Model::load(path);
+  }
+
+  EngineOptions options(const OffloadOptions& flags) const {
+    EngineOptions o;
+    o.context.n_ctx = family_.n_ctx();
+    o.context.n_ubatch = 24;
+    o.context.k_dtype = o.context.v_dtype = DType::F32;
+    o.context.latent_form = test::form_of(GetParam());
+    o.context.n_deferred = family_.n_deferred();
+    o.offload = flags;
+    return o;
+  }
+
+  // After the prompt in uneven micro-batches, and after some decoded tokens.
+  std::vector<float> logits(Session& session) const {
+    std::vector<float> all;
+    const std::vector<int32_t> ids = family_.ids();
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    add(session.append(std::span(ids).first(ids.size() - 3)));
+    for (size_t i = ids.size() - 3; i < ids.size(); ++i) add(session.append(std::span(ids).subspan(i, 1)));
+    return all;
+  }
+
+  std::vector<float> expected() const {
+    Session alone(*model_, {host_.get()}, options({}));
+    return logits(alone);
+  }
+
+  test::Family family_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(FamiliesTensor, LogitsAreThoseOfOneDevice) {
+  const std::vector<float> wanted = expected();
+  for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {1, 2, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}) {
+    SCOPED_TRACE(shares.size());
+    test::SimMachine machine(*host_, shares.size());
+    Session session(*model_, machine.devices(), options(divided(shares)));
+    EXPECT_TRUE(session.placement().placement.parallel.has_value());
+    EXPECT_LE(apart(logits(session), wanted), 1e-4f);
+    expect_as_planned(session, machine);
+  }
+}
+
+TEST_P(FamiliesTensor, CachesAndExpertsOnTheHost) {
+  const std::vector<float> wanted = expected();
+  for (const bool cache : {true, false}) {
+    OffloadOptions flags = divided({1, 1, 1});
+    flags.kv_on_host = on_or_off(cache);
+    if (!cache) flags.n_cpu_moe = 1;
+    test::SimMachine machine(*host_, 3);
+    Session session(*model_, machine.devices(), options(flags));
+    EXPECT_LE(apart(logits(session), wanted), 1e-4f) << (cache ? "caches" : "experts");
+    expect_as_planned(session, machine);
+  }
+}
+
+TEST_P(FamiliesTensor, StreamedLayers) {
+  OffloadOptions flags = divided({1, 1});
+  flags.n_gpu_layers = 1;
+  flags.stream = Toggle::on;
+  test::SimMachine machine(*host_, 2);
+  Session session(*model_, machine.devices(), options(flags));
+  EXPECT_LE(apart(logits(session), expected()), 1e-4f);
+  for (size_t d = 1; d < 3; ++d)
+    EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesTensor, testing::ValuesIn(test::family_names_and_forms()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem

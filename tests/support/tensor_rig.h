@@ -1,0 +1,78 @@
+// SplitRig with several simulated GPUs that compute each layer together.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "support/split_rig.h"
+
+namespace tandem::test {
+
+// A host and some simulated GPUs.
+class SimMachine {
+ public:
+  SimMachine(Device& host, size_t n_gpus, const SimOptions& like = {}) : devices_{&host} {
+    for (size_t i = 0; i < n_gpus; ++i) {
+      SimOptions options = like;
+      options.name = "SIM" + std::to_string(i);
+      gpus_.push_back(std::make_unique<SimDevice>(options));
+      devices_.push_back(gpus_.back().get());
+    }
+  }
+
+  const std::vector<Device*>& devices() const { return devices_; }
+  SimDevice& gpu(size_t i) { return *gpus_[i]; }
+  uint64_t copied_bytes() const {
+    uint64_t sum = 0;
+    for (const auto& gpu : gpus_) sum += gpu->copied_bytes();
+    return sum;
+  }
+
+ private:
+  std::vector<std::unique_ptr<SimDevice>> gpus_;
+  std::vector<Device*> devices_;
+};
+
+class TensorRig : public SplitRig {
+ protected:
+  static OffloadOptions divided(std::vector<double> shares) {
+    OffloadOptions flags;
+    flags.n_gpu_layers = 99;
+    flags.split_mode = SplitMode::tensor;
+    flags.tensor_split = std::move(shares);
+    return flags;
+  }
+
+  static float largest(std::span<const float> list) {
+    float most = 0;
+    for (const float x : list) most = std::max(most, std::fabs(x));
+    return most;
+  }
+
+  // The largest difference, as a share of the largest value.
+  static float apart(std::span<const float> got, std::span<const float> expected) {
+    EXPECT_EQ(got.size(), expected.size());
+    float most = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const float difference = std::fabs(got[i] - expected[i]);
+      most = difference <= most ? most : difference;  // NaN stays
+    }
+    return most / largest(expected);
+  }
+
+  // Memory of every GPU, and the bytes over its link for one more token, are as planned.
+  static void expect_as_planned(Session& session, SimMachine& machine) {
+    const uint64_t before = machine.copied_bytes();
+    decode_one(session);
+    const BusBytes& bus = session.placement().bytes.per_token;
+    uint64_t planned = bus.activations + bus.logits + bus.inputs;
+    planned += bus.inputs_per_block * static_cast<uint64_t>((session.n_past() + 31) / 32);
+    for (const size_t n_bytes : bus.collectives) planned += n_bytes;
+    EXPECT_EQ(machine.copied_bytes() - before, planned);
+    for (size_t d = 1; d < machine.devices().size(); ++d) {
+      EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total()) << d;
+    }
+  }
+};
+
+}  // namespace tandem::test
