@@ -52,6 +52,7 @@ class Runtime {
   int64_t n_ubatch() const { return shape_.n_ubatch; }
   int64_t max_outputs() const { return max_outputs_; }
   int64_t n_deferred() const { return shape_.n_deferred; }
+  SparseReads sparse_kv() const { return shape_.sparse_kv; }
   // Of a step that computes where single tokens are computed: see ContextOptions::n_draft.
   int64_t max_decode_tokens() const { return n_sequences() + shape_.n_draft; }
 
@@ -114,6 +115,7 @@ class Runtime {
 
  private:
   void place(const Explain& before_allocation);
+  void note_sparse_reads() const;
   void warn_of_long_context() const;
   void warn_of_unused_expert_cache() const;
   void build();

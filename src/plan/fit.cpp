@@ -495,7 +495,8 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (r.rates.empty()) return {said};
   std::vector<CacheChoice> caches{said.cache};
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
-    caches = {CacheBesideLayers{}, CacheOnHost{}, PrefetchedCache{}};
+    caches = {CacheBesideLayers{}, CacheOnHost{}};
+    if (!r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
       if (!has_sequences(r)) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
     }

@@ -20,7 +20,7 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
-    layers[holder(home).index()][i] = kv_layer_shape(kv, i);
+    layers[holder(home).index()][i] = kv_layer_shape(kv, i, holder(home));
     std::visit(
         Overloaded{[](const ResidentKv&) {},
                    [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
@@ -165,7 +165,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
   for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
-    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i);
+    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i, holder(home));
     std::visit(Overloaded{[](const ResidentKv&) {},
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
