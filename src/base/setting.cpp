@@ -20,6 +20,7 @@ constexpr std::string_view kNames[] = {
     "v_dtype",
     "kv_type_layers",
     "kv_rotate",
+    "sparse_kv",
     "n_sequences",
     "n_deferred",
     "context_shift",

@@ -25,6 +25,7 @@ enum class Setting : uint8_t {
   v_dtype,
   kv_type_layers,
   kv_rotate,
+  sparse_kv,
   n_sequences,
   n_deferred,
   context_shift,

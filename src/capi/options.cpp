@@ -174,6 +174,10 @@ constexpr TextSetting kTexts[] = {
        o.engine.context.kv_dtype_given |= !v.empty();
      }},
     {"kv_rotate", [](tandem_options& o, const std::string& v) { o.engine.context.kv_rotate = toggle_of(v); }},
+    {"sparse_kv",
+     [](tandem_options& o, const std::string& v) {
+       o.engine.context.sparse_kv = v.empty() ? SparseReads{} : parse_sparse_kv(v);
+     }},
     {"devices", set_devices},
     {"isa", [](tandem_options& o, const std::string& v) { o.engine.devices.isa = v; }},
     {"split_mode",

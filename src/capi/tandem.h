@@ -111,6 +111,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *                                         "q4_1", "q4_0", "iq4_nl"
  *               kv_type_layers   ""       other types for some layers: "0-3=q8_0/q4_0,4-=q4_0"
  *               kv_rotate        "off"    rotate heads before they are cached: "on", "off"; "auto": those of 4-bit types
+ *               sparse_kv        ""       "R,K": read only K positions of a cache in host memory, chosen by R components
+ *                                         of keys, when generating (lossy); "": all
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx_vnni",
  *                                         "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best

@@ -28,6 +28,8 @@ class CompiledOp {
 
   // Reports the inputs of the op's matrix products. Called by one worker after run(), while the others wait.
   virtual void observe(const ProductObserver&, const RunContext&) const {}
+  // Returns the bytes of a cache that run() has read, if it reads it sparsely. Called in the same way.
+  virtual int64_t cache_bytes_read(const RunContext&) const { return 0; }
 
   size_t shared_bytes = 0;   // for the largest shape of the graph
   size_t scratch_bytes = 0;  // per worker

@@ -39,7 +39,8 @@ class CpuDevice final : public Device {
         n_threads_(options.n_threads > 0 ? options.n_threads : physical_core_count()),
         n_threads_batch_(options.n_threads_batch > 0 ? options.n_threads_batch : n_threads_),
         pool_(std::max(n_threads_, n_threads_batch_)),
-        observer_(options.observer) {
+        observer_(options.observer),
+        cache_observer_(options.cache_observer) {
     n_threads_ = std::min(n_threads_, pool_.n_threads());
     n_threads_batch_ = std::min(n_threads_batch_, pool_.n_threads());
     place_workers(options);
@@ -108,8 +109,8 @@ class CpuDevice final : public Device {
           const RunContext context{shape, scratch_.data(), own};
           for (const CompiledOpPtr& op : ops) {
             op->run(worker, context);
-            if (!observer_) continue;
-            if (worker.index() == 0) op->observe(observer_, context);
+            if (!observer_ && !cache_observer_) continue;
+            if (worker.index() == 0) observe(*op, context);
             worker.barrier();
           }
         },
@@ -130,6 +131,13 @@ class CpuDevice final : public Device {
 
   std::vector<CompiledOpPtr> compile_ops(const Segment& segment) const {
     return cpu::compile_ops(CompileContext{{segment}, kernels_, pool_.n_threads(), nodes_});
+  }
+
+  void observe(const CompiledOp& op, const RunContext& context) const {
+    if (observer_) op.observe(observer_, context);
+    if (!cache_observer_) return;
+    const int64_t n_bytes = op.cache_bytes_read(context);
+    if (n_bytes > 0) cache_observer_(n_bytes);
   }
 
   static size_t shared_bytes_of(const std::vector<CompiledOpPtr>& ops) {
@@ -158,6 +166,7 @@ class CpuDevice final : public Device {
   ThreadPool pool_;
   NodeShares nodes_;
   ProductObserver observer_;
+  CacheReadObserver cache_observer_;
   DeviceInfo info_;
   std::map<DevicePtr, HostMemory> allocations_;
   HostMemory scratch_;

@@ -24,6 +24,7 @@ struct CpuOptions {
   NumaPolicy numa = NumaPolicy::anywhere;
   std::vector<NumaNode> nodes = {};  // empty: those of the machine
   ProductObserver observer;          // may be empty
+  CacheReadObserver cache_observer = {};  // may be empty
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

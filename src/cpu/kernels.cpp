@@ -27,31 +27,33 @@ Kernels kernels_for(Isa isa, const CpuFeatures& features) {
   switch (isa) {
     case Isa::scalar:
       return {isa, WithGenericPath<scalar::linear_kernels>::table(), scalar::attention_kernels(),
-              scalar::row_kernels()};
+              scalar::row_kernels(), scalar::sparse_kernels()};
     case Isa::avx2:
       return {isa, WithGenericPath<avx2::linear_kernels>::table(), avx2::attention_kernels(),
-              avx2::row_kernels()};
+              avx2::row_kernels(), avx2::sparse_kernels()};
     case Isa::avx_vnni:
       return {isa, WithGenericPath<avx_vnni::linear_kernels>::table(), avx2::attention_kernels(),
-              avx2::row_kernels()};
+              avx2::row_kernels(), avx2::sparse_kernels()};
     case Isa::avx512:
       return {isa, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
-              avx512::attention_kernels(), avx512::row_kernels()};
+              avx512::attention_kernels(), avx512::row_kernels(), avx512::sparse_kernels()};
     case Isa::avx512_vnni:
-      return {isa, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()};
+      return {isa, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels(),
+              avx512_vnni::sparse_kernels()};
     case Isa::avx512_vbmi:
-      return {isa, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels()};
+      return {isa, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels(),
+              avx512_vnni::sparse_kernels()};
     case Isa::avx512_bf16:  // Cooper Lake has no VBMI
       return {isa, features.avx512_vbmi ? vbmi_linear() : vnni_linear(),
               WithLargeTiles<avx512_bf16::attention_kernels, avx512_bf16::takes,
                              avx512_vnni::attention_kernels>::table(),
-              avx512_vnni::row_kernels()};
+              avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
     case Isa::avx512_amx:
       return {isa,
               WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
               WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
                              avx512_vnni::attention_kernels>::table(),
-              avx512_vnni::row_kernels()};
+              avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
   }
   TANDEM_CHECK(!"no instruction set");
   return {};

@@ -10,6 +10,7 @@
 #include "cpu/isa.h"
 #include "cpu/linear_kernels.h"
 #include "cpu/row_kernels.h"
+#include "cpu/sparse_kernels.h"
 
 namespace tandem::cpu {
 
@@ -18,6 +19,7 @@ struct Kernels {
   LinearKernels linear;
   AttentionKernels attention;
   RowKernels rows;
+  SparseKernels sparse;
 };
 
 const Kernels& kernels(Isa isa);  // isa must be supported by this machine

@@ -25,4 +25,7 @@ struct ProductInput {
 // Called after the product, from one thread at a time, before the memory is reused. Must not throw.
 using ProductObserver = std::function<void(const ProductInput&)>;
 
+// Called with the bytes that attention has read of a layer's cache, where it reads it sparsely. Must not throw.
+using CacheReadObserver = std::function<void(int64_t n_bytes)>;
+
 }  // namespace tandem::cpu

@@ -23,6 +23,9 @@ struct KvLayer {
   int64_t n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   int64_t block_size = 0;  // tokens in a block
   int64_t n_blocks = 0;
+  // On the host, of layers that attention reads sparsely (kv_index.h). Whatever writes rows keeps the index true.
+  bool indexed = false;
+  DevicePtr index = nullptr;
 };
 
 class ExpertSource;

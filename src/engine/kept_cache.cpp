@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/model_identity.h"
+#include "plan/kv_formats.h"
 
 namespace tandem {
 namespace {
@@ -21,6 +22,7 @@ std::string root_text(const Runtime& runtime) {
     const FileStamp& s = part.stamp();
     text += format("; file {} {} {}", s.n_bytes, s.modified_ns, s.changed_ns);
   }
+  if (runtime.sparse_kv().on()) text += "; sparse " + sparse_kv_text(runtime.sparse_kv());
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     const KvLayer shape = kv_layer_shape(config, layer);
     text += format("; layer {} {} {} {} {} {}", config.layers[layer].is_recurrent() ? 1 : 0, shape.n_head_kv,

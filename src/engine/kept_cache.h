@@ -8,7 +8,7 @@
 //   and change time of its files when they were opened. A file that was edited in place has another change time, which no
 //   program can set; a copy of a model is another model, too.
 // - rotation(): RoPE options, YaRN, and with LongRoPE the context
-// - the shape and types of the cache of every layer, how its heads are rotated, the block size, and how many experts are deferred
+// - the shape and types of the cache of every layer, how its heads are rotated and read sparsely, the block size, and how many experts are deferred
 // - a version, of the layout below
 //
 // Devices, placement, threads, instruction sets and micro-batches are not in it: by all of them a block is the same but for

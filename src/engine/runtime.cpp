@@ -12,6 +12,7 @@
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
 #include "plan/generic_kernels.h"
+#include "plan/kv_formats.h"
 
 namespace tandem {
 namespace {
@@ -223,6 +224,7 @@ void Runtime::place(const Explain& before_allocation) {
     shape_ = checked_shape(model_.architecture(), shape_);
     fit_.placement = options_.placement;
   }
+  note_sparse_reads();
   warn_of_long_context();
   warn_of_unused_expert_cache();
   for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: {}", fallback);
@@ -242,6 +244,16 @@ void Runtime::warn_of_long_context() const {
   if (!options_.context.n_ctx_given || is_scaled || shape_.n_ctx_sequence <= n_trained) return;
   log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them",
               setting_text(Setting::n_ctx, shape_.n_ctx), n_trained);
+}
+
+// Refuses sparse reads where nothing would be read sparsely, and says that they lose something.
+void Runtime::note_sparse_reads() const {
+  if (!sparse_kv().on()) return;
+  const KvConfig kv = session_graphs(model_.architecture(), shape_).kv;
+  check_sparse_kv(shape_, kv, fit_.placement);
+  log_info("{}: lossy: of more than {} tokens, each new one reads {} and the mean of the others",
+           setting_text(Setting::sparse_kv, sparse_kv_text(sparse_kv())), sparse_kv().n_read(),
+           sparse_kv().n_read());
 }
 
 void Runtime::warn_of_unused_expert_cache() const {

@@ -55,6 +55,7 @@ class Runtime {
   // Tokens of each step of a prompt of n.
   int64_t micro_batch(int64_t n_tokens) const;
   int64_t n_deferred() const { return shape_.n_deferred; }
+  SparseReads sparse_kv() const { return shape_.sparse_kv; }
   // Of a step that computes where single tokens are computed: see ContextOptions::n_draft.
   int64_t max_decode_tokens() const { return n_sequences() + shape_.n_draft; }
 
@@ -120,6 +121,7 @@ class Runtime {
 
  private:
   void place(const Explain& before_allocation);
+  void note_sparse_reads() const;
   void warn_of_long_context() const;
   void warn_of_unused_expert_cache() const;
   void build();

@@ -91,6 +91,8 @@ KvLayer KvStream::view(size_t c) const {
   KvLayer view = host(c);
   view.k = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
   view.v = view.head_dim_v > 0 ? view.k + v_offset(view) : nullptr;
+  view.indexed = false;
+  view.index = nullptr;
   return view;
 }
 

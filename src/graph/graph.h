@@ -25,6 +25,7 @@ struct ShapeClass {
   int64_t n_top = 0;                          // largest logits of each output, Graph::top
   bool keeps_hidden = false;                  // a step returns what it made of every token, Graph::hidden
   std::vector<KvRotation> kv_rotations = {};  // of each layer's cache; empty: none is rotated
+  SparseReads sparse = {};  // of attention to all positions; off: all are read
 
   KvRotation kv_rotation(int layer) const {
     return kv_rotations.empty() ? KvRotation{} : kv_rotations[layer];

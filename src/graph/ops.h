@@ -139,12 +139,31 @@ enum class KvPart : uint8_t { whole, cold, hot };
 // attention over the part's positions, followed by the natural logarithm of the sum of e^score over them
 // for each head; 0 and -infinity for a token that sees no position of the part. Only one of the two parts
 // takes the sinks.
+//
+// With `sparse`, and if the cache has an index (device/kv_index.h), which only those in host memory have, each token
+// reads some positions instead of all (SparQ, arXiv:2312.04985); without an index it reads all. For each key-value head:
+//   the n_components columns of q with the largest |q|, summed over the head's queries, give approximate scores
+//   a_p = scale * q_R . k_p,R / sqrt(|q_R|_1 / |q|_1), and these, softcapped, softmax weights w_p for each query;
+//   the n_positions positions with the largest w_p, summed over the queries, are attended to exactly, and besides them
+//   the first kSparseFirst positions and the newest();
+//   with alpha, the sum of w_p over these, y = alpha * attention + (1 - alpha) * mean of the values of all whole blocks.
+// A token that would leave nothing out attends as without `sparse`.
+inline constexpr int64_t kSparseFirst = 4;
+struct SparseReads {
+  int64_t n_components = 0, n_positions = 0;
+
+  bool on() const { return n_components > 0; }
+  int64_t newest() const { return std::clamp<int64_t>(n_positions / 4, 8, 64); }
+  int64_t n_read() const { return kSparseFirst + newest() + n_positions; }  // of a long text
+  bool operator==(const SparseReads&) const = default;
+};
 struct AttentionParams {
   int64_t n_head = 0, n_head_kv = 0, head_dim_k = 0, head_dim_v = 0;
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
   KvPart part = KvPart::whole;
   bool values_in_keys = false;
+  SparseReads sparse = {};
 };
 struct AttentionOp : AttentionParams {
   TensorId q = kNoTensor;            // [n, H * hd_k]

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "base/text.h"
+#include "device/kv_index.h"
 
 namespace tandem {
 namespace {
@@ -24,6 +25,10 @@ size_t k_bytes(const KvLayer& layer) {
 }
 size_t v_bytes(const KvLayer& layer) {
   return pool_bytes(layer, layer.v_dtype, layer.head_dim_v);
+}
+
+size_t all_bytes(const KvLayer& layer) {
+  return k_bytes(layer) + v_bytes(layer) + kv_index_bytes(layer);
 }
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
@@ -107,9 +112,17 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
           shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
 }
 
+KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder) {
+  KvLayer shape = kv_layer_shape(config, layer);
+  shape.indexed = holder.is_host() && config.format(layer).indexed;
+  return shape;
+}
+
 size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
-  const KvLayer shape = kv_layer_shape(config, layer);
-  return k_bytes(shape) + v_bytes(shape);
+  return all_bytes(kv_layer_shape(config, layer));
+}
+size_t kv_layer_bytes(const KvConfig& config, size_t layer, DeviceId holder) {
+  return all_bytes(kv_layer_shape(config, layer, holder));
 }
 
 KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
@@ -132,7 +145,7 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
       }
       if (!heads_[i].pools.empty()) continue;
       const DeviceId whole = device_of_layer[i];
-      layers_[whole.index()][i] = allocate(kv_layer_shape(config, i), device(whole));
+      layers_[whole.index()][i] = allocate(kv_layer_shape(config, i, whole), device(whole));
       heads_[i].pools.push_back({whole, config.layers[i].n_head_kv});
       const std::optional<GpuId> gpu = hot_.gpu(i);
       if (!gpu) continue;
@@ -152,21 +165,28 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
 }
 
 KvLayer KvCache::allocate(KvLayer layer, Device& device) {
-  if (layer.head_dim_k > 0) layer.k = device.alloc(k_bytes(layer));
+  const auto free_pools = [&] {
+    for (const DevicePtr pool : {layer.k, layer.v}) {
+      if (pool) device.free(pool);
+    }
+  };
   try {
+    if (layer.head_dim_k > 0) layer.k = device.alloc(k_bytes(layer));
     if (layer.head_dim_v > 0) layer.v = device.alloc(v_bytes(layer));
+    if (layer.indexed) layer.index = device.alloc(kv_index_bytes(layer));
   } catch (...) {
-    if (layer.k) device.free(layer.k);
+    free_pools();
     throw;
   }
-  n_bytes_ += k_bytes(layer) + v_bytes(layer);
+  n_bytes_ += all_bytes(layer);
   return layer;
 }
 
 void KvCache::free_layer(Device& device, KvLayer& layer) {
-  if (layer.k) device.free(layer.k);
-  if (layer.v) device.free(layer.v);
-  n_bytes_ -= k_bytes(layer) + v_bytes(layer);
+  for (const DevicePtr pool : {layer.k, layer.v, layer.index}) {
+    if (pool) device.free(pool);
+  }
+  n_bytes_ -= all_bytes(layer);
   layer = KvLayer{};
 }
 
@@ -185,7 +205,7 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
     for (size_t from = 0; from < layers_.size(); ++from) {
       const bool is_hot = hot_.gpu(i) == DeviceId::at(from);
       if (from == to || is_hot || layers_[from][i].k == nullptr) continue;
-      KvLayer layer = allocate(kv_layer_shape(config_, i), *devices_[to]);
+      KvLayer layer = allocate(kv_layer_shape(config_, i, device_of_layer[i]), *devices_[to]);
       KvLayer& old = layers_[from][i];
       const auto move = [&](DevicePtr target, DevicePtr source, size_t n_bytes) {
         std::vector<std::byte> bytes(n_bytes);
@@ -204,6 +224,7 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       free_layer(*devices_[from], old);
       layers_[to][i] = layer;
       heads_[i].pools.front().device = device_of_layer[i];
+      for (int64_t b = 0; layer.indexed && b < layer.n_blocks; ++b) index_block(layer, b, layer.block_size);
     }
   }
 }

@@ -24,6 +24,7 @@ struct KvShape {
   bool is_shared = false;  // later layers read it, too
   // A recurrent layer of another stage (model/stage.h): no memory here, but sequences count its states.
   bool has_states_elsewhere = false;
+  int64_t window = 0;      // positions that attention sees; 0: all
 
   bool has_rows() const { return head_dim_k > 0; }
   // Rows of keys and of values; those of latent attention are neither.
@@ -40,6 +41,7 @@ std::optional<DType> find_cache_dtype(std::string_view name);
 struct KvFormat {
   DType k = DType::F16, v = DType::F16;  // of kCacheDTypes
   KvRotation rotation;
+  bool indexed = false;  // for sparse reads, where it is in host memory (device/kv_index.h)
 
   bool operator==(const KvFormat&) const = default;
 };
@@ -71,8 +73,12 @@ void check_kv_config(const KvConfig& config);
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
 // The same with another number of blocks, for its hot cache.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks);
-// Returns the bytes of both pools of a layer.
+// The same on the device that holds it: on the host with an index, if the layer's format has one.
+KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder);
+// Returns the bytes of both pools of a layer, without those of an index.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
+// Returns them with those of an index on the device that holds it.
+size_t kv_layer_bytes(const KvConfig& config, size_t layer, DeviceId holder);
 
 // The GPUs that hold the hot caches.
 struct HotPools {

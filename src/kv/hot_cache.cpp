@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "device/kv_index.h"
 
 namespace tandem {
 namespace {
@@ -107,6 +108,16 @@ void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot,
     }
   }
   finish_copies();
+  if (way == Way::out) index_blocks(host);
+}
+
+// The host's part has an index.
+void HotCache::index_blocks(std::span<const int32_t> blocks) {
+  for (size_t layer = 0; layer < cache_.config().layers.size(); ++layer) {
+    const KvLayer& here = cache_.layers()[0][layer];
+    if (!here.indexed || !cache_.hot().gpu(layer)) continue;
+    for (const int32_t block : blocks) index_block(here, block, here.block_size);
+  }
 }
 
 // Waits for the other devices even if one fails, so that nothing writes to host memory afterwards.

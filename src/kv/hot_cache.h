@@ -58,6 +58,7 @@ class HotCache {
   void move_out_first(size_t n_blocks);
   void bring_back_from(const KvSequence& sequence, int64_t block);
   void copy(std::span<const int32_t> host, std::span<const int32_t> hot, Way way);
+  void index_blocks(std::span<const int32_t> blocks);
   void finish_copies();
 
   KvCache& cache_;

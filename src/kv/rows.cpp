@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/kv_index.h"
 #include "kv/cache.h"
 
 namespace tandem {
@@ -47,6 +48,18 @@ void for_each_block(const BlockLayout& layout, std::span<const int32_t> blocks, 
   }
 }
 
+// Keys and values are written one after the other: each half only has rows that are there.
+void index_rows(const KvLayer& layer, KvHalf half, int64_t block, int64_t n_tokens) {
+  const KvIndex index(layer);
+  if (half == KvHalf::values) {
+    if (n_tokens == layer.block_size) index_values(layer, index, block);
+    return;
+  }
+  for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+    for (int64_t i = 0; i < n_tokens; ++i) index_key(layer, index, block * layer.block_size + i, head);
+  }
+}
+
 }  // namespace
 
 size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
@@ -81,6 +94,7 @@ void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<
     });
     device.copy_in(layout.block(block), staging.data(), layout.n_block());
     device.wait(device.record());  // the next block reuses the staging buffer
+    if (layer.indexed) index_rows(layer, half, block, static_cast<int64_t>(n));
   });
 }
 

@@ -22,6 +22,7 @@ size_t kv_token_bytes(const KvLayer& layer, KvHalf half);
 // row].
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows);
+// Writing keeps an index true.
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows);
 

@@ -138,7 +138,9 @@ class DecoderGraph {
     q = g_.hadamard(norm_and_rotate(q, a, a.q_norm, a.params.n_head), rotation.keys);
     if (a.cache_of) g_.set_layer(*a.cache_of);
     if (!a.cache_of) write_cache(k, v, a, rotation);
-    TensorId y = g_.attention(q, a.params, a.sinks);  // [n, n_head * head_dim_v]
+    AttentionParams params = a.params;
+    if (params.window == 0 && !params.values_in_keys) params.sparse = shape_.sparse;
+    TensorId y = g_.attention(q, params, a.sinks);  // [n, n_head * head_dim_v]
     g_.set_layer(layer);
     y = g_.hadamard(y, rotation.values);
     return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
@@ -335,6 +337,7 @@ class Decoder final : public Architecture {
     if (l.attention.cache_of) return {};
     const AttentionParams& params = l.attention.params;
     KvShape shape{params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
+    shape.window = params.window;
     shape.is_shared = std::ranges::any_of(
         spec_.layers, [&](const DecoderLayer& other) { return other.attention.cache_of == layer; });
     return shape;

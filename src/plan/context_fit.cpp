@@ -193,7 +193,7 @@ void check_cache_fits_machine(const PlanRequest& r) {
   for (int i = 0; i < r.architecture.hparams().n_layer; ++i) kv.layers.push_back(r.architecture.kv_shape(i));
   set_kv_formats(kv, shape);
   size_t cache = 0, memory = 0;
-  for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);
+  for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);  // without indices, which only the host's have
   for (size_t d = 0; d < r.devices.size(); ++d)
     memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
@@ -302,7 +302,7 @@ std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
   return plans;
 }
 
-std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+static std::vector<SessionPlan> plans_of(const PlanRequest& r) {
   if (r.shape.is_automatic()) return plan_automatic_context(r);
   check_cache_fits_machine(r);
   try {
@@ -316,6 +316,22 @@ std::vector<SessionPlan> plan_session(const PlanRequest& r) {
     if (advised.n_ctx == 0) throw;
     throw_error(e.code(), "{}; {}", e.message(), advice_text(r, advised));
   }
+}
+
+std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+  std::vector<SessionPlan> plans = plans_of(r);
+  if (!r.shape.sparse_kv.on()) return plans;
+  // Sparse reads are wanted: where the choice is open, the host reads.
+  std::vector<SessionPlan> sparse;
+  for (const SessionPlan& plan : plans) {
+    const KvConfig kv = session_graphs(r.architecture, plan.shape).kv;
+    if (reads_sparsely(kv, plan.fit.placement)) sparse.push_back(plan);
+  }
+  if (sparse.empty()) {
+    const SessionPlan& best = plans.front();
+    check_sparse_kv(best.shape, session_graphs(r.architecture, best.shape).kv, best.fit.placement);
+  }
+  return sparse;
 }
 
 }  // namespace tandem

@@ -146,7 +146,7 @@ class StepClock final : GroupSlots {
       return;
     }
     for (int32_t i : segment.nodes) {
-      NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv);
+      NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv, segment.device);
       if (const ExpertPart* part = expert_part(graph_.nodes[i])) {
         const auto& op = std::get<MoeFfnOp>(graph_.nodes[i].op);
         const auto n_used = static_cast<double>(op.n_used);

@@ -97,7 +97,7 @@ std::string divided_cache_text(const FitRequest& r, const DividedKv& home, size_
 // "CPU 8.0 MiB", or of a cache in two parts "GPU0 1.0 MiB + CPU 8.0 MiB".
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
   const KvHome& home = placement.layers[layer].kv;
-  const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer));
+  const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer, holder(home)));
   if (const auto* divided = std::get_if<DividedKv>(&home)) return divided_cache_text(r, *divided, layer);
   return std::visit(
       Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
@@ -295,6 +295,11 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   }
   if (const std::string rotated = kv_rotation_text(r.kv); !rotated.empty())
     text += "KV cache: heads are rotated before they are stored: " + rotated + "\n";
+  if (const SparseReads reads = r.graphs.front()->shape.sparse; reads.on()) {
+    text +=
+        format("KV cache: the CPU reads {} positions of it for a token, chosen by {} components of keys\n",
+               reads.n_read(), reads.n_components);
+  }
   if (const SplitKv* split = fit.placement.split()) {
     text += format("the newest {} tokens' cache is on the GPU, and up to {}, the older ones' on the CPU\n",
                    split->n_keep, split->n_blocks * r.kv.block_size);

@@ -503,7 +503,7 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
     const bool is_divided = f.split_mode == SplitMode::tensor;
     caches = {CacheBesideLayers{}, CacheOnHost{}};
-    if (!is_divided) caches.push_back(PrefetchedCache{});
+    if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
       if (!has_sequences(r) && !is_divided)
         caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});

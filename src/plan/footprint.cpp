@@ -27,7 +27,7 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
       }
       continue;
     }
-    layers[holder(home).index()][i] = kv_layer_shape(kv, i);
+    layers[holder(home).index()][i] = kv_layer_shape(kv, i, holder(home));
     std::visit(
         Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
                    [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
@@ -209,7 +209,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
       for (size_t d = 0; d < devices.size(); ++d) result.devices[d].kv += kv_pool_bytes(kv_layers[d][i]);
       continue;
     }
-    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i);
+    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i, holder(home));
     std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);

@@ -104,7 +104,68 @@ KvRotation rotation_of(const KvShape& shape, const KvFormat& format, Toggle rota
   throw_error(ErrorCode::usage, "{}: {}", setting_text(Setting::kv_rotate, "on"), why);
 }
 
+bool can_be_indexed(const KvShape& shape) {
+  return shape.has_heads() && shape.window == 0;
+}
+
+// Marks the layers that sparse reads have an index for.
+void set_indices(KvConfig& kv, const SparseReads& reads) {
+  if (!reads.on()) return;
+  bool any = false;
+  for (size_t i = 0; i < kv.layers.size(); ++i) {
+    kv.formats[i].indexed = can_be_indexed(kv.layers[i]);
+    any |= kv.formats[i].indexed;
+    if (kv.formats[i].indexed && reads.n_components > kv.layers[i].head_dim_k) {
+      throw_error(ErrorCode::usage, "{}: the keys of this model have {} components",
+                  setting_text(Setting::sparse_kv, sparse_kv_text(reads)), kv.layers[i].head_dim_k);
+    }
+  }
+  if (any) return;
+  throw_error(
+      ErrorCode::usage,
+      "{}: no layer of this model attends to keys of all positions; it has windows, states or the rows "
+      "of latent attention, which are read as they are",
+      setting_text(Setting::sparse_kv, sparse_kv_text(reads)));
+}
+
+int64_t parse_count(std::string_view whole, std::string_view text) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || n < 1 || n > INT32_MAX) {
+    throw_error(ErrorCode::usage, "{}: needed R,K: components of keys and positions, both at least 1",
+                setting_text(Setting::sparse_kv, printable(whole, 60)));
+  }
+  return n;
+}
+
 }  // namespace
+
+SparseReads parse_sparse_kv(std::string_view text) {
+  const size_t comma = std::min(text.find(','), text.size());
+  const std::string_view after = comma < text.size() ? text.substr(comma + 1) : std::string_view();
+  return {parse_count(text, text.substr(0, comma)), parse_count(text, after)};
+}
+
+std::string sparse_kv_text(const SparseReads& reads) {
+  return format("{},{}", reads.n_components, reads.n_positions);
+}
+
+bool reads_sparsely(const KvConfig& kv, const Placement& placement) {
+  for (size_t i = 0; i < kv.layers.size(); ++i) {
+    const KvHome& home = placement.layers[i].kv;
+    const bool is_prefetched = std::holds_alternative<PrefetchedKv>(home);
+    if (kv.format(i).indexed && holder(home).is_host() && !is_prefetched) return true;
+  }
+  return false;
+}
+
+void check_sparse_kv(const ContextOptions& options, const KvConfig& kv, const Placement& placement) {
+  if (!options.sparse_kv.on() || reads_sparsely(kv, placement)) return;
+  throw_error(ErrorCode::usage,
+              "{}: the CPU reads sparsely, and here only GPUs read the cache; {} or {} has the CPU read it",
+              setting_text(Setting::sparse_kv, sparse_kv_text(options.sparse_kv)),
+              setting_text(Setting::kv_on_host), setting_text(Setting::kv_split, "N"));
+}
 
 std::vector<KvTypeRange> parse_kv_type_layers(std::string_view text) {
   std::vector<KvTypeRange> ranges;
@@ -134,6 +195,7 @@ void set_kv_formats(KvConfig& kv, const ContextOptions& options) {
     rotates |= format.rotation != KvRotation{};
   }
   if (options.kv_rotate == Toggle::on && !rotates) refuse_rotation(kv);
+  set_indices(kv, options.sparse_kv);
   check_kv_config(kv);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "device/kv_index.h"
 #include "graph/latent_form.h"
 
 namespace tandem {
@@ -90,6 +91,31 @@ NodeWork attention_work(const AttentionOp& op, const StepLoad& load, const KvFor
                                                    : &DeviceRates::single_attention_ops_per_s};
 }
 
+// Each token of a step reads for itself.
+NodeWork sparse_work(const AttentionOp& op, const StepLoad& load, const KvFormat& format,
+                     int64_t block_size) {
+  NodeWork work = attention_work(op, load, format);
+  const int64_t n =
+      op.part == KvPart::cold ? std::min(load.hot_from, load.n_past) : load.n_past + 1;  // positions
+  KvLayer layer;
+  layer.k_dtype = format.k;
+  layer.v_dtype = format.v;
+  layer.head_dim_k = op.head_dim_k;
+  layer.head_dim_v = op.head_dim_v;
+  layer.block_size = block_size;
+  if (!reads_sparsely(op.sparse, block_size, n, load.n_past)) return work;
+  const auto n_tokens = static_cast<double>(load.n_tokens);
+  const auto n_read = static_cast<double>(always_read(op.sparse, n, load.n_past).n() + op.sparse.n_positions);
+  work.n_bytes = n_tokens * static_cast<double>(op.n_head_kv) *
+                 static_cast<double>(sparse_read_bytes(op.sparse, layer, n));
+  // Products, and about as many operations as for kChoiceOps of them to choose among the positions.
+  constexpr double kChoiceOps = 32;
+  work.n_ops = n_tokens * static_cast<double>(op.n_head) *
+               (static_cast<double>(n) * (2 * static_cast<double>(op.sparse.n_components) + kChoiceOps) +
+                2 * n_read * static_cast<double>(op.head_dim_k + op.head_dim_v));
+  return work;
+}
+
 // As attention: of expanded forms the products are few.
 NodeWork latent_work(const LatentAttentionOp& op, const StepLoad& load, const KvFormat& format) {
   const double n = tokens_of_each(load), n_past = static_cast<double>(load.n_past);
@@ -149,10 +175,14 @@ double tensor_bytes(const Tensor& tensor, const StepLoad& load) {
   return static_cast<double>(row_bytes(tensor.dtype, tensor.n_cols)) * rows_of(tensor, load);
 }
 
-NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv) {
+NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv,
+                   DeviceId device) {
   const KvFormat format = uses_cache(node.op) ? kv.format(static_cast<size_t>(node.layer)) : KvFormat{};
-  if (const auto* attention = std::get_if<AttentionOp>(&node.op))
+  if (const auto* attention = std::get_if<AttentionOp>(&node.op)) {
+    if (attention->sparse.on() && format.indexed && device.is_host() && attention->part != KvPart::hot)
+      return sparse_work(*attention, load, format, kv.block_size);
     return attention_work(*attention, load, format);
+  }
   if (const auto* latent = std::get_if<LatentAttentionOp>(&node.op)) {
     NodeWork work = latent_work(*latent, load, format);
     work.n_bytes += weight_bytes(graph, node);

@@ -37,7 +37,9 @@ struct NodeWork {
   double seconds(const DeviceRates& rates, double read_seconds) const;
 };
 double tensor_bytes(const Tensor& tensor, const StepLoad& load);  // that are in use
-NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv);
+// On the host, attention reads an indexed cache sparsely.
+NodeWork node_work(const Graph& graph, const Node& node, const StepLoad& load, const KvConfig& kv,
+                   DeviceId device = DeviceId::host());
 // Of a mixture's experts, some: what n_experts of them are to read, and a share of the operations.
 NodeWork part_of_experts(const Graph& graph, const MoeFfnOp& op, const NodeWork& all, double n_experts,
                          double share);

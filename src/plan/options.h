@@ -34,6 +34,8 @@ struct ContextOptions {
   std::vector<KvTypeRange> kv_type_layers;  // layers whose cache has other types (plan/kv_formats.h)
   // Rotate heads before they are cached (graph/hadamard.h); automatic: those of 4-bit types.
   Toggle kv_rotate = Toggle::off;
+  // Where decoding reads caches in host memory: some positions instead of all (lossy; graph/ops.h).
+  SparseReads sparse_kv;
   bool all_logits = false;  // reserve logits for every token of a step
   int64_t n_draft = 0;      // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).

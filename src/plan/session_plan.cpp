@@ -263,7 +263,9 @@ SessionGraphs session_graphs(const Architecture& architecture, const ContextOpti
   capacity.n_deferred = shape.n_deferred;
   capacity.max_tokens = capacity.max_outputs = shape.n_sequences + shape.n_draft;
   capacity.n_top = shape.all_logits ? 0 : kMaxTopK;
+  capacity.sparse = shape.sparse_kv;
   graphs.decode = architecture.build(capacity);
+  capacity.sparse = {};
   capacity.max_tokens = shape.n_ubatch;
   if (shape.all_logits) {
     const size_t row = static_cast<size_t>(architecture.hparams().n_vocab) * sizeof(float);

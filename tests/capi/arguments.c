@@ -160,6 +160,8 @@ static void settings(void) {
   CHECK_OK(tandem_options_set_text(options, "kv_type_layers", "0-3=q8_0/q4_0,4-=q4_0"));
   CHECK_OK(tandem_options_set_text(options, "kv_type_layers", ""));
   CHECK_OK(tandem_options_set_text(options, "kv_rotate", "on"));
+  CHECK_OK(tandem_options_set_text(options, "sparse_kv", "16,2048"));
+  CHECK_OK(tandem_options_set_text(options, "sparse_kv", ""));
   CHECK_OK(tandem_options_set_text(options, "devices", "CUDA0,CUDA1"));
   CHECK_OK(tandem_options_set_text(options, "split_mode", "tensor"));
   CHECK_OK(tandem_options_set_text(options, "tensor_split", "3,1"));

@@ -137,7 +137,8 @@ class OpBench {
   }
   // Runs some nodes as the device compiles them together; returns the number of barriers.
   uint32_t run_nodes(Isa isa, const StepShape& shape, int n_threads, size_t first, size_t n) {
-    const Kernels kernels{isa, cpu::kernels(isa).linear, attention_of(isa), rows_of(isa)};
+    const Kernels kernels{isa, cpu::kernels(isa).linear, attention_of(isa), rows_of(isa),
+                          cpu::kernels(isa).sparse};
     const Segment segment{&graph, std::span(nodes_).subspan(first, n), addresses_, kv};
     ThreadPool pool(n_threads);
     for (const CompiledOpPtr& op : compile_ops(CompileContext{{segment}, kernels, n_threads})) {

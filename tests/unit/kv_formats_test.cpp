@@ -93,6 +93,39 @@ TEST(KvFormats, UnknownAndOverlappingLayersAreRefused) {
   set_kv_formats(narrow, with_ranges("0-1=q4_0,3=q4_0"));
 }
 
+TEST(KvFormats, SparseReadsAreTwoNumbers) {
+  EXPECT_EQ(parse_sparse_kv("16,2048"), (SparseReads{16, 2048}));
+  EXPECT_EQ(sparse_kv_text({16, 2048}), "16,2048");
+  for (const char* text : {"", "16", "16,", ",16", "0,16", "16,0", "16,-1", "16,2048,3", "16, 2048", "a,b", "16,3000000000"}) {
+    try {
+      parse_sparse_kv(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      EXPECT_THAT(e.what(), HasSubstr("needed R,K: components of keys and positions, both at least 1")) << text;
+    }
+  }
+}
+
+TEST(KvFormats, LayersThatAttendToAllPositionsAreIndexed) {
+  KvConfig kv = four_layers();
+  kv.layers[1].window = 128;
+  kv.layers[2].head_dim_v = 0;  // rows of latent attention
+  ContextOptions o;
+  o.sparse_kv = {16, 32};
+  set_kv_formats(kv, o);
+  EXPECT_TRUE(kv.format(0).indexed);
+  EXPECT_FALSE(kv.format(1).indexed);
+  EXPECT_FALSE(kv.format(2).indexed);
+  EXPECT_FALSE(kv_layer_shape(kv, 0).indexed);
+  EXPECT_TRUE(kv_layer_shape(kv, 0, DeviceId::host()).indexed);
+  EXPECT_FALSE(kv_layer_shape(kv, 0, DeviceId::at(1)).indexed);
+  EXPECT_EQ(kv_layer_bytes(kv, 0, DeviceId::at(1)), kv_layer_bytes(kv, 0));
+  EXPECT_GT(kv_layer_bytes(kv, 0, DeviceId::host()), kv_layer_bytes(kv, 0));
+  for (KvShape& shape : kv.layers) shape.window = 128;
+  EXPECT_THAT(set_refusal(o, kv), HasSubstr("sparse_kv=16,32: no layer of this model attends to keys of all positions"));
+}
+
 TEST(KvFormats, AutomaticallyFourBitsAreRotated) {
   ContextOptions o;
   o.kv_rotate = Toggle::automatic;

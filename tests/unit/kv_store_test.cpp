@@ -64,6 +64,7 @@ TEST_F(KvStore, ASecondRunLoads) {
   EXPECT_EQ(end["n_reused"], 64);
   EXPECT_THAT(run(store() + " -ctk q8_0 -ctv q8_0 2>&1").out, Not(HasSubstr("loaded from"))) << "other types";
   EXPECT_THAT(run(store() + " --kv-rotate on 2>&1").out, Not(HasSubstr("loaded from"))) << "rotated heads";
+  EXPECT_THAT(run(store() + " --sparse-kv 8,20 2>&1").out, Not(HasSubstr("loaded from"))) << "sparse reads";
   EXPECT_THAT(run(store() + " --kv-type-layers 1=f16/bf16 2>&1").out, Not(HasSubstr("loaded from")));
   EXPECT_THAT(run(store() + " --rope-freq-base 5000 2>&1").out, Not(HasSubstr("loaded from"))) << "another rotation";
   EXPECT_THAT(run(store() + " --no-sandbox 2>&1").out, HasSubstr("loaded from"));

@@ -117,6 +117,8 @@ TEST(Options, ShortFormsOfSeveralLetters) {
   EXPECT_EQ(e.engine.context.n_ubatch, 64);
   EXPECT_EQ(e.engine.context.n_deferred, 0);
   EXPECT_EQ(parse({"--defer-experts", "2"}).engine.context.n_deferred, 2);
+  EXPECT_FALSE(e.engine.context.sparse_kv.on());
+  EXPECT_EQ(parse({"--sparse-kv", "16,2048"}).engine.context.sparse_kv, (SparseReads{16, 2048}));
   EXPECT_EQ(e.engine.devices.n_threads_batch, 3);
   EXPECT_EQ(e.engine.devices.n_threads, 2);
   EXPECT_EQ(e.engine.context.k_dtype, DType::Q8_0);

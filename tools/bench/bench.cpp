@@ -157,6 +157,7 @@ void add_placement_options(CLI::App& app, BenchSettings& settings) {
            settings.engine.context.kv_rotate = parse_toggle("--kv-rotate", value);
          })
       .group("Parameters");
+  add_sparse_option(app, settings.engine.context, "Parameters");
 }
 
 void add_run_options(CLI::App& app, BenchOptions& o) {

@@ -89,6 +89,7 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
       "4-bit types",
       "off", [&o](const std::string& value) { o.kv_rotate = parse_toggle("--kv-rotate", value); })
       .group(group);
+  add_sparse_option(app, o, group);
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })
@@ -116,6 +117,14 @@ static std::optional<float> unless_zero(float x) {
 }
 static std::optional<float> unless_negative(float x) {
   return x < 0.0f ? std::nullopt : std::optional(x);
+}
+
+void add_sparse_option(CLI::App& app, ContextOptions& o, const char* group) {
+  choice(app, "--sparse-kv", "R,K",
+         "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
+         "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
+         "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
+      .group(group);
 }
 
 void add_rope_options(CLI::App& app, RopeOverrides& o) {

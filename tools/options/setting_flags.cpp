@@ -14,6 +14,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::v_dtype: return "-ctv";
     case Setting::kv_type_layers: return "--kv-type-layers";
     case Setting::kv_rotate: return "--kv-rotate";
+    case Setting::sparse_kv: return "--sparse-kv";
     case Setting::n_sequences: return "-np";
     case Setting::n_deferred: return "--defer-experts";
     case Setting::context_shift: return "--context-shift";

@@ -1,9 +1,12 @@
-// attention: every token against the cached keys and values of its sequence (cache_attention.h).
+// attention: every token against the cached keys and values of its sequence (cache_attention.h), or some of them
+// (sparse_attention.h).
 #include "cpu/ops/cache_attention.h"
+#include "cpu/ops/sparse_attention.h"
 
 namespace tandem::cpu {
 namespace {
 
+template <class Attention>
 class CompiledAttention final : public CompiledOp {
  public:
   CompiledAttention(const CompileContext& context, const Node& node, const AttentionOp& op)
@@ -20,15 +23,22 @@ class CompiledAttention final : public CompiledOp {
     attention_.run(worker, tensors, context.shared, context.scratch);
   }
 
+  int64_t cache_bytes_read(const RunContext& context) const override {
+    if constexpr (std::is_same_v<Attention, SparseAttention>) return attention_.bytes_read(context.shared);
+    return 0;
+  }
+
  private:
-  CacheAttention attention_;
+  Attention attention_;
   AttentionTensors tensors_;  // of the whole step
 };
 
 }  // namespace
 
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const AttentionOp& op) {
-  return std::make_unique<CompiledAttention>(context, node, op);
+  if (SparseAttention::applies(context.segment.kv[node.layer], op))
+    return std::make_unique<CompiledAttention<SparseAttention>>(context, node, op);
+  return std::make_unique<CompiledAttention<CacheAttention>>(context, node, op);
 }
 
 }  // namespace tandem::cpu

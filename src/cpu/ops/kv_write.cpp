@@ -1,6 +1,7 @@
 // kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. Reads
 // n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
 #include "cpu/ops/rows.h"
+#include "device/kv_index.h"
 
 namespace tandem::cpu {
 namespace {
@@ -10,6 +11,7 @@ class CompiledKvWrite final : public CompiledOp {
   CompiledKvWrite(const CompileContext& context, const Node& node, const KvWriteOp& op)
       : store_row_(context.kernels.attention.store_row),
         kv_(context.segment.kv[node.layer]),
+        index_(kv_),
         k_(context.address<const float>(op.k)),
         v_(context.address<const float>(op.v)),
         slots_(context.address<const int32_t>(op.slots)),
@@ -23,6 +25,12 @@ class CompiledKvWrite final : public CompiledOp {
   void run(Worker& worker, const RunContext& context) const override {
     const int64_t elements = kv_.n_head_kv * (kv_.head_dim_k + kv_.head_dim_v);
     for_each_row(worker, context.shape.n_tokens, elements, [&](int64_t token) { store(token); });
+    if (!kv_.indexed) return;
+    // A block's values are indexed when all of them are there.
+    worker.for_each(context.shape.n_tokens, [&](int64_t token) {
+      if (slots_[token] % kv_.block_size == kv_.block_size - 1)
+        index_values(kv_, index_, slots_[token] / kv_.block_size);
+    });
   }
 
  private:
@@ -32,6 +40,7 @@ class CompiledKvWrite final : public CompiledOp {
       const size_t row = static_cast<size_t>((block * kv_.n_head_kv + head) * kv_.block_size + offset);
       const int64_t from = token * kv_.n_head_kv + head;
       store_row_(kv_.k_dtype, k_ + from * kv_.head_dim_k, kv_.k + row * k_row_bytes_, kv_.head_dim_k);
+      if (kv_.indexed) index_key(kv_, index_, slots_[token], head);
       if (!has_values_) continue;
       store_row_(kv_.v_dtype, v_ + from * kv_.head_dim_v, kv_.v + row * v_row_bytes_, kv_.head_dim_v);
     }
@@ -39,6 +48,7 @@ class CompiledKvWrite final : public CompiledOp {
 
   decltype(AttentionKernels::store_row) store_row_;
   KvLayer kv_;
+  KvIndex index_;  // of an indexed cache
   const float* k_;        // [n_tokens, n_head_kv * head_dim_k]
   const float* v_;        // [n_tokens, n_head_kv * head_dim_v] or null
   const int32_t* slots_;  // [n_tokens]

@@ -1,0 +1,11 @@
+#include "cpu/avx2/vec.h"  // first: the rest is written in its vectors
+
+#include "cpu/simd/sparse.h"
+
+namespace tandem::cpu::TANDEM_ISA {
+
+const SparseKernels& sparse_kernels() {
+  return kSparseKernels;
+}
+
+}  // namespace tandem::cpu::TANDEM_ISA

@@ -1,0 +1,141 @@
+// Kernels of sparse reads for every vector ISA. One source of each ISA's folder includes it, after vec.h.
+//
+// Scores: lanes are slots. kAtOnce components pass over all slots at once, so that a vector of sums is loaded and stored
+// once for so many products, and the next components are fetched meanwhile: the streams are as short as a chunk of a text,
+// and the hardware would see each one only when most of it has passed. The floor is a byte of a component over bandwidth;
+// the arithmetic, three operations for a vector of products (widen, convert, multiply), allows 16 bytes a cycle with AVX-512.
+#pragma once
+
+#include "cpu/simd/math.h"
+#include "cpu/sparse_kernels.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+constexpr int64_t kAtOnce = 8;      // components
+constexpr int64_t kLineSlots = 64;  // in a cache line of a component
+
+// kN components from the i-th chosen one on, added to the scores of all heads, or the first ones.
+template <int kN>
+void add_components(const ComponentScores& call, int64_t i) {
+  const int8_t *k[kN], *next[kN];
+  for (int c = 0; c < kN; ++c) {
+    k[c] = call.components + call.chosen[i + c] * call.stride;
+    next[c] = call.components + call.chosen[i + kN + c < call.n_chosen ? i + kN + c : i + c] * call.stride;
+  }
+  const bool is_first = i == 0;
+  int64_t s = 0;
+  for (; s + kLanes <= call.n; s += kLanes) {
+    if (s % kLineSlots == 0) {
+#pragma GCC unroll 8
+      for (int c = 0; c < kN; ++c) _mm_prefetch(reinterpret_cast<const char*>(next[c] + s), _MM_HINT_T0);
+    }
+    Vec x[kN];
+#pragma GCC unroll 8
+    for (int c = 0; c < kN; ++c) x[c] = load_i8(k[c] + s);
+    for (int64_t h = 0; h < call.n_heads; ++h) {
+      const float* q = call.q + h * call.n_chosen + i;
+      float* to = call.scores + h * call.ld + s;
+      Vec sum = is_first ? set1(0.0f) : load(to);
+#pragma GCC unroll 8
+      for (int c = 0; c < kN; ++c) sum = fma(set1(q[c]), x[c], sum);
+      store(to, sum);
+    }
+  }
+  for (; s < call.n; ++s) {
+    for (int64_t h = 0; h < call.n_heads; ++h) {
+      float* to = call.scores + h * call.ld + s;
+      float sum = is_first ? 0.0f : *to;
+      for (int c = 0; c < kN; ++c) sum += call.q[h * call.n_chosen + i + c] * static_cast<float>(k[c][s]);
+      *to = sum;
+    }
+  }
+}
+
+void component_scores(const ComponentScores& call) {
+  int64_t i = 0;
+  for (; i + kAtOnce <= call.n_chosen; i += kAtOnce) add_components<kAtOnce>(call, i);
+  for (; i < call.n_chosen; ++i) add_components<1>(call, i);
+  for (int64_t h = 0; h < call.n_heads; ++h) {
+    float* scores = call.scores + h * call.ld;
+    int64_t s = 0;
+    for (; s + kLanes <= call.n; s += kLanes) store(scores + s, load(scores + s) * load(call.scales + s));
+    for (; s < call.n; ++s) scores[s] *= call.scales[s];
+  }
+}
+
+float max_of(const float* x, int64_t n) {
+  Vec max = set1(-__builtin_inff());
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) max = vmax(load(x + i), max);
+  float most = max_lanes(max);
+  for (; i < n; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+float exponentials(float* x, float max, int64_t n) {
+  Vec sum = set1(0.0f);
+  const Vec m = set1(max);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Vec e = vexp_bounded(load(x + i) - m);
+    store(x + i, e);
+    sum = sum + e;
+  }
+  if (i < n) {
+    const Vec e = vexp_bounded(load_n(x + i, n - i) - m);
+    store_n(x + i, e, n - i);
+    float lanes[kLanes];
+    store(lanes, sum);
+    for (int64_t j = i; j < n; ++j) lanes[j - i] += x[j];
+    sum = load(lanes);
+  }
+  return sum_lanes(sum);
+}
+
+void add_scaled(float* to, const float* x, float factor, int64_t n) {
+  const Vec f = set1(factor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, fma(f, load(x + i), load(to + i)));
+  for (; i < n; ++i) to[i] += factor * x[i];
+}
+
+// NaN counts, as not_less says; the results are then NaN anyway.
+int64_t count_at_least(const float* x, float threshold, int64_t n) {
+  const Vec t = set1(threshold);
+  int64_t count = 0, i = 0;
+  for (; i + kLanes <= n; i += kLanes) count += __builtin_popcount(bits_of(not_less(load(x + i), t)));
+  for (; i < n; ++i) count += !(x[i] < threshold);
+  return count;
+}
+
+int64_t find_at_least(const float* x, float threshold, int64_t n, int32_t* found, int64_t most) {
+  const Vec t = set1(threshold);
+  int64_t n_found = 0, i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (uint32_t bits = bits_of(not_less(load(x + i), t)); bits != 0; bits &= bits - 1) {
+      if (n_found == most) return n_found;
+      found[n_found++] = static_cast<int32_t>(i + __builtin_ctz(bits));
+    }
+  }
+  for (; i < n && n_found < most; ++i) {
+    if (!(x[i] < threshold)) found[n_found++] = static_cast<int32_t>(i);
+  }
+  return n_found;
+}
+
+void add_rows(const fp16_t* rows, int64_t n_rows, int64_t n_cols, float* sums) {
+  for (int64_t r = 0; r < n_rows; ++r, rows += n_cols) {
+    int64_t c = 0;
+    for (; c + kLanes <= n_cols; c += kLanes) store(sums + c, load(sums + c) + load_f16(rows + c));
+    for (; c < n_cols; ++c) sums[c] += fp16_to_fp32(rows[c]);
+  }
+}
+
+constexpr SparseKernels kSparseKernels{component_scores, max_of,        exponentials, add_scaled,
+                                       count_at_least,   find_at_least, add_rows};
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
