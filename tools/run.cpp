@@ -375,7 +375,11 @@ void run_rank(RunOptions& options, MpiRanks& ranks) {
 
 void run(RunOptions& options) {
   check_logprobs(options.text);
-  if (!options.stages.mpi) apply_log_options(options.log);
+  if (!options.stages.mpi) {
+    apply_log_options(options.log);
+    if (!options.stages.layers.empty() || options.stages.compare_files)
+      throw_error(ErrorCode::usage, "--rank-layers and --compare-files are for ranks: give --mpi too");
+  }
   apply_escapes(options.text, options.sampling);
   validate(options.sampling);
   check_one_model(options.engine.model.path, options.hub);

@@ -24,8 +24,9 @@ void Session::check_tokens(std::span<const int32_t> tokens) const {
   runtime_.check_vocabulary(tokens);
 }
 
-// The tokens of the next step, of n_left and at most n_most. With recurrent layers, a step ends where a block ends if it can, which
-// leaves a checkpoint there; also shortly before the end, because a text is most often cut back by its last tokens.
+// The tokens of the next step, of n_left and at most n_most. With recurrent layers, a step ends where a block ends if it
+// can, which leaves a checkpoint there; also shortly before the end, because a text is most often cut back by its last
+// tokens.
 int64_t Session::step_size(int64_t n_left, int64_t n_most) const {
   const int64_t at = sequence_.length(), n = std::min(n_most, n_left);
   if (!sequence_.is_recurrent() || sequence_.n_checkpoints() == 0) return n;

@@ -58,8 +58,7 @@ struct Partition {
   // [device][TensorId]; kNowhere if the tensor is not in that arena
   std::vector<std::vector<size_t>> arena_offsets;
   std::vector<size_t> arena_bytes;  // [device]
-  std::vector<Transfer>
-      sent;  // of Graph::sent, with the device that has made each; all are on the host at the end
+  std::vector<Transfer> sent;       // Graph::sent and who makes it; on the host at the end
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
 

@@ -167,6 +167,14 @@ TEST_F(RunRanks, ErrorsOfARankNameIt) {
   }
 }
 
+TEST_F(RunRanks, HaveOptionsThatNeedThem) {
+  for (const char* option : {"--rank-layers 1,5", "--compare-files"}) {
+    const Outcome o = shell("", "run -m " + tiny_ + " -p a " + option + " 2>&1");
+    EXPECT_EQ(o.exit_code, 2);
+    EXPECT_THAT(o.out, HasSubstr("are for ranks: give --mpi too"));
+  }
+}
+
 class KilledStage : public RunRanks, public testing::WithParamInterface<int> {
  protected:
   std::string named() const { return "tandem: error: rank " + std::to_string(GetParam()) + " on "; }
