@@ -48,7 +48,7 @@ def table(name, base, rows):
 
 def measure(args, model, scratch):
     base = scratch / "base"
-    score = [args.binary, "perplexity", "-m", model, "-c", args.ctx, "-ub", 1, "-dev", "none", "--kl-divergence-base", base]
+    score = [args.binary, "perplexity", "-m", model, "-c", args.ctx, "-ub", 1, "-t", 1, "-dev", "none", "--kl-divergence-base", base]
     run(*score, "-f", args.text)
     data = metadata_of(args.binary, model)
     get = lambda key: data.get(f"{data['general.architecture']}.{key}")

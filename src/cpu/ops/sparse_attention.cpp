@@ -139,7 +139,6 @@ SparseAttention::SparseAttention(const CompileContext& context, const KvLayer& k
       sinks_(context, op.sinks),
       block_table_(context.address<const int32_t>(op.block_table)),
       hot_from_(context.address<const int32_t>(op.hot_from)),
-      max_tokens_(max_tokens),
       max_blocks_(context.tensor(op.block_table).n_cols),
       max_positions_(max_blocks_ * kv.block_size),
       group_(op.n_head / op.n_head_kv),

@@ -62,7 +62,7 @@ class SparseAttention {
   VectorWeight sinks_;          // [n_head]
   const int32_t* block_table_;  // [n_sequences, max_blocks]
   const int32_t* hot_from_;     // [n_sequences], of a cold part
-  int64_t max_tokens_, max_blocks_, max_positions_;
+  int64_t max_blocks_, max_positions_;
   int64_t group_, n_components_, chunk_, n_chunks_, n_pieces_;
   size_t k_row_bytes_, v_row_bytes_;
   size_t kernel_bytes_ = 0;  // of the attention kernel's scratch

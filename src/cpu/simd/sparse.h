@@ -4,6 +4,8 @@
 // once for so many products, and the next components are fetched meanwhile: the streams are as short as a chunk of a text,
 // and the hardware would see each one only when most of it has passed. The floor is a byte of a component over bandwidth;
 // the arithmetic, three operations for a vector of products (widen, convert, multiply), allows 16 bytes a cycle with AVX-512.
+// On a core of a busy EPYC with AVX-512 VNNI, of 32768 positions: 16 components 32 us (20 GB/s, beside other programs), exponentials
+// 3 us, the search for the 2048 largest weights 35 us or less (30 passes over 128 KiB in the L2), finding them 16 us.
 #pragma once
 
 #include "cpu/simd/math.h"
