@@ -87,6 +87,8 @@ void check_stage_options(const EngineOptions& engine) {
   if (!open.mmap) refuse("--no-mmap", "it would read the layers of other ranks too");
   if (engine.devices.numa == Numa::distribute)
     refuse("--numa distribute", "start a rank on each node of memory instead");
+  if (engine.offload.split_mode == SplitMode::tensor)
+    refuse("-sm tensor", "a rank does not divide its layers over GPUs yet");
   if (engine.context.keeps_hidden)
     refuse("--spec mtp", "the MTP layer needs what the last rank makes of every token");
 }

@@ -189,7 +189,7 @@ class Partitioner {
     result_.sent.push_back(Transfer{id, from, DeviceId::host()});
     if (!valid_[0][id]) {
       PlacedSegment& maker = result_.segments[made_in_[id]];
-      maker.sends.push_back(id);
+      maker.sends.push_back(Transfer{id, from, DeviceId::host()});
       touch(from, id, maker.nodes.back());
       touch(DeviceId::host(), id, maker.nodes.back());
       valid_[0][id] = true;
