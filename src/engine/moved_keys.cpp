@@ -14,11 +14,6 @@ namespace {
 
 constexpr DType kMovable[] = {DType::F32, DType::F16, DType::BF16};
 
-template <class Fn>
-void for_each_input(const Node& node, Fn&& fn) {
-  std::visit([&](const auto& op) { std::apply([&](auto... id) { (fn(id), ...); }, op.inputs(op)); }, node.op);
-}
-
 // The node whose output is this tensor; null: an input or a weight.
 const Node* producer(const Graph& graph, TensorId id) {
   const auto found = std::ranges::find(graph.nodes, id, &Node::output);
@@ -33,7 +28,7 @@ bool depends_on_position(const Graph& graph, TensorId id, int layer) {
   const Node* node = producer(graph, id);
   if (node == nullptr || node->layer != layer) return false;
   bool depends = false;
-  for_each_input(*node,
+  for_each_input(node->op,
                  [&](TensorId input) { depends = depends || depends_on_position(graph, input, layer); });
   return depends;
 }

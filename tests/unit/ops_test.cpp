@@ -82,7 +82,8 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
                       &DeltaRuleOp::states});
   check<HadamardOp>({&HadamardOp::x});
   check<TopKOp>({&TopKOp::x});
-  static_assert(std::variant_size_v<Op> == 25, "a new op is checked here too");
+  check<CollectiveOp>({&CollectiveOp::x});
+  static_assert(std::variant_size_v<Op> == 26, "a new op is checked here too");
 }
 
 TEST(Ops, AreNamed) {
