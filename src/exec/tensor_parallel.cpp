@@ -9,9 +9,9 @@
 namespace tandem {
 namespace {
 
-class Divider {
+class LayerDivider {
  public:
-  Divider(Graph graph, const Placement& placement)
+  LayerDivider(Graph graph, const Placement& placement)
       : placement_(placement), cuts_(graph, placement), g_(std::move(graph), placement) {}
 
   Graph run() {
@@ -367,7 +367,7 @@ class Divider {
 }  // namespace
 
 Graph divide_over_devices(Graph graph, const Placement& placement) {
-  return Divider(std::move(graph), placement).run();
+  return LayerDivider(std::move(graph), placement).run();
 }
 
 }  // namespace tandem

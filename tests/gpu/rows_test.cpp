@@ -301,9 +301,12 @@ TEST_F(GpuRows, MoeRouteChoosesTheSameExperts) {
         c.finish(c.builder.moe_route(x, op, bias ? c.vector(random_.normals(size.n_expert, 0.2f)) : nullptr,
                                      size.n % 2 == 1 ? c.vector(random_.normals(size.n_expert)) : nullptr));
         if (scoring == MoeScoring::sigmoid && size.n_expert > 4) {  // ids of some of the experts
-          auto& route = std::get<MoeRouteOp>(c.graph_to_change().nodes.back().op);
-          route.first = size.n_expert / 4;
-          route.n_here = size.n_expert / 2;
+          for (Node& node : c.graph_to_change().nodes) {
+            auto* route = std::get_if<MoeRouteOp>(&node.op);
+            if (!route) continue;
+            route->first = size.n_expert / 4;
+            route->n_here = size.n_expert / 2;
+          }
         }
         ASSERT_EQ(c.why_unsupported(*device_), "");
         const StepShape shape{size.n, 1};

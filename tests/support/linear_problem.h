@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <random>
 #include <utility>
@@ -165,7 +166,9 @@ inline std::vector<float> sizes_of_weights(const Problem& p, int64_t row) {
   }
   std::vector<float> w = weights_with(std::byte{0xff});
   const std::vector<float> lowest = weights_with(std::byte{0});
-  for (size_t i = 0; i < w.size(); ++i) w[i] = std::abs(w[i] - lowest[i]) + std::abs(lowest[i]);
+  // A block of zeros may have a scale whose range is no float.
+  for (size_t i = 0; i < w.size(); ++i)
+    w[i] = std::min(std::abs(w[i] - lowest[i]) + std::abs(lowest[i]), std::numeric_limits<float>::max());
   return w;
 }
 
