@@ -38,7 +38,7 @@ enum class CommandKind : uint8_t {
   receive,  // wait for `tensor` from the rank with the stage before, and put it into host memory
   send,     // send `tensor`, which is in host memory, to the rank with the next stage
 };
-inline constexpr int kCommandKinds = 17;
+inline constexpr int kCommandKinds = 19;
 
 struct Command {
   CommandKind kind = CommandKind::run;

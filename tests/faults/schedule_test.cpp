@@ -40,11 +40,11 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
   // A stage of ranks; tests/golden/families_stages_test.cpp executes those.
   const std::unique_ptr<Model> stage = Model::load(directory_.path("dense.gguf"));
   stage->keep_layers({2, 4});
-  const SessionGraphs graphs = session_graphs(stage->architecture(), ContextOptions{0, 16});
-  const Schedule schedule = make_schedule(graphs.decode, Placement::host_only(6), 1);
-  for (const Command& command : schedule.commands) kinds.insert(command.kind);
+  const SessionGraphs part = session_graphs(stage->architecture(), ContextOptions{0, 16});
+  const Schedule of_part = make_schedule(part.decode, Placement::host_only(6), 1);
+  for (const Command& command : of_part.commands) kinds.insert(command.kind);
   const std::vector<Device*> host{host_.get()};
-  EXPECT_GT(step_cost(graphs.decode, schedule, host, std::span(rates).first(1), graphs.kv, {}).seconds, 0);
+  EXPECT_GT(step_cost(part.decode, of_part, host, std::span(rates).first(1), part.kv, {}).seconds, 0);
   {
     test::SimMachine machine(*host_, 2);
     OffloadOptions flags;
