@@ -56,6 +56,12 @@ TANDEM_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); 
 TANDEM_INLINE Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN
 TANDEM_INLINE Mask equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 TANDEM_INLINE uint32_t bits_of(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m)); }
+// Stores first + the index of each lane that is set, next to each other, and returns how many. Room for kLanes.
+TANDEM_INLINE int64_t store_indices(int32_t* to, Mask m, int32_t first) {
+  int64_t n = 0;
+  for (uint32_t bits = bits_of(m); bits != 0; bits &= bits - 1) to[n++] = first + __builtin_ctz(bits);
+  return n;
+}
 TANDEM_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
 TANDEM_INLINE Vec keep(Mask m, Vec a) { return _mm256_and_ps(m, a); }  // 0 elsewhere
 

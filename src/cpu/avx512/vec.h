@@ -49,6 +49,13 @@ TANDEM_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_
 TANDEM_INLINE Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
 TANDEM_INLINE Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 TANDEM_INLINE uint32_t bits_of(Mask m) { return m; }
+// Stores first + the index of each lane that is set, next to each other, and returns how many. Room for kLanes.
+TANDEM_INLINE int64_t store_indices(int32_t* to, Mask m, int32_t first) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i indices = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(m, indices));
+  return __builtin_popcount(m);
+}
 TANDEM_INLINE Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
 TANDEM_INLINE Vec keep(Mask m, Vec a) { return _mm512_maskz_mov_ps(m, a); }  // 0 elsewhere
 

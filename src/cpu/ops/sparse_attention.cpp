@@ -6,51 +6,24 @@
 // n * 4 * d: at 32768 positions of d = 128, R = 16 and K = 2048 an eighth.
 #include "cpu/ops/sparse_attention.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "base/checked.h"
+#include "cpu/ops/largest.h"
 
 namespace tandem::cpu {
 namespace {
 
 constexpr int64_t kChunk = 4096;  // positions that are scored at a time
 constexpr int64_t kPiece = 256;   // chosen positions that are gathered at a time: both halves stay in the L2
-constexpr int64_t kAhead = 8;     // rows that are fetched before they are gathered
+constexpr int64_t kAhead = 24;    // rows that are fetched, into the L2, before they are gathered
 constexpr float kLeastShare = 1e-6f;  // of the weight, that the chosen positions are taken to have
 
 void fetch_row(const std::byte* row, size_t n_bytes) {
-  for (size_t b = 0; b < n_bytes; b += 64) __builtin_prefetch(row + b);
-}
-
-// Finds the largest threshold that at least n of the numbers in x, none of them negative but those that do not count, reach.
-// Such floats are in the order of their bits.
-float threshold_of(const SparseKernels& kernels, const float* x, int64_t n_x, int64_t n) {
-  uint32_t low = 0, high = std::bit_cast<uint32_t>(std::max(0.0f, kernels.max_of(x, n_x))) + 1;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    const int64_t count = kernels.count_at_least(x, std::bit_cast<float>(middle), n_x);
-    (count >= n ? low : high) = middle;
-    if (count == n) break;
-  }
-  return std::bit_cast<float>(low);
-}
-
-// Writes the n indices of the largest numbers, ascending; of equal ones the first. Returns how many, less than n only of NaN.
-int64_t largest_of(const SparseKernels& kernels, const float* x, int64_t n_x, int64_t n, int32_t* found) {
-  const float threshold = threshold_of(kernels, x, n_x, n);
-  if (kernels.count_at_least(x, threshold, n_x) <= n)
-    return kernels.find_at_least(x, threshold, n_x, found, n);
-  const float above = std::nextafter(threshold, std::numeric_limits<float>::infinity());
-  int64_t n_found = kernels.find_at_least(x, above, n_x, found, n);
-  for (int64_t i = 0; i < n_x && n_found < n; ++i) {
-    if (x[i] == threshold) found[n_found++] = static_cast<int32_t>(i);
-  }
-  std::sort(found, found + n_found);
-  return n_found;
+  for (size_t b = 0; b < n_bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
 }
 
 // Calls fn(first block in the pool, blocks before, blocks) for runs of blocks that are neighbours there.
@@ -107,13 +80,15 @@ struct SparseAttention::Local {
   float* q;           // [group, n_components]
   float* total;       // [ld]
   float* inverse;     // [group]
+  LargestScratch largest;
   const float** queries;
   int32_t* positions;
   std::byte *k, *v;  // [kPiece] rows
   std::byte* kernel;
   std::byte* dense;
 
-  Local(const SparseAttention& op, ScratchPieces& pieces) {
+  Local(const SparseAttention& op, ScratchPieces& pieces)
+      : largest(op.max_positions_, op.op_.sparse.n_positions, pieces) {
     magnitudes = pieces.take<float>(op.op_.head_dim_k);
     chosen = pieces.take<int32_t>(op.op_.head_dim_k);
     q = pieces.take<float>(op.group_ * op.n_components_);
@@ -309,7 +284,7 @@ void SparseAttention::choose_positions(const Token& token, int64_t head_kv, cons
   std::fill_n(local.total + n - always.n_last, always.n_last, -1.0f);
   std::iota(listed, listed + always.n_first, 0);
   int64_t n_found = always.n_first;
-  n_found += largest_of(sparse_, local.total, n, op_.sparse.n_positions, listed + n_found);
+  n_found += largest_of(sparse_, local.total, n, op_.sparse.n_positions, listed + n_found, local.largest);
   std::iota(listed + n_found, listed + n_found + always.n_last, static_cast<int32_t>(n - always.n_last));
   n_found += always.n_last;
   for (; n_found < n_listed(token); ++n_found) listed[n_found] = 0;  // only of NaN

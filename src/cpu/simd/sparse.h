@@ -5,8 +5,11 @@
 // and the hardware would see each one only when most of it has passed. The floor is a byte of a component over bandwidth;
 // the arithmetic, three operations for a vector of products (widen, convert, multiply), allows 16 bytes a cycle with AVX-512.
 // On a core of a busy EPYC with AVX-512 VNNI, of 32768 positions: 16 components 32 us (20 GB/s, beside other programs), exponentials
-// 3 us, the search for the 2048 largest weights 35 us or less (30 passes over 128 KiB in the L2), finding them 16 us.
+// 3 us. What is largest (ops/largest.h) takes a few passes over 128 KiB in the L2. Most of the rest is waiting for the chosen
+// rows: 256 bytes each, all over the cache.
 #pragma once
+
+#include <algorithm>
 
 #include "cpu/simd/math.h"
 #include "cpu/sparse_kernels.h"
@@ -115,11 +118,14 @@ int64_t count_at_least(const float* x, float threshold, int64_t n) {
 int64_t find_at_least(const float* x, float threshold, int64_t n, int32_t* found, int64_t most) {
   const Vec t = set1(threshold);
   int64_t n_found = 0, i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (uint32_t bits = bits_of(not_less(load(x + i), t)); bits != 0; bits &= bits - 1) {
-      if (n_found == most) return n_found;
-      found[n_found++] = static_cast<int32_t>(i + __builtin_ctz(bits));
-    }
+  for (; i + kLanes <= n && n_found + kLanes <= most; i += kLanes)
+    n_found += store_indices(found + n_found, not_less(load(x + i), t), static_cast<int32_t>(i));
+  for (; i + kLanes <= n && n_found < most; i += kLanes) {
+    int32_t lanes[kLanes];
+    const int64_t n_set = store_indices(lanes, not_less(load(x + i), t), static_cast<int32_t>(i));
+    const int64_t n_taken = std::min(n_set, most - n_found);
+    std::copy_n(lanes, n_taken, found + n_found);
+    n_found += n_taken;
   }
   for (; i < n && n_found < most; ++i) {
     if (!(x[i] < threshold)) found[n_found++] = static_cast<int32_t>(i);
