@@ -24,15 +24,12 @@ constexpr int64_t kStripsAtOnce = 4;
 // Columns unpacked at a time, of all rows of a strip, before the next.
 constexpr int64_t kChunkColumns = 256;
 constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
-// Chunks between a prefetch and the use.
-constexpr int64_t kChunksAhead = 3;
 
-// A chunk of a strip: n_units of 16 rows, and the rows of the chunk to prefetch meanwhile.
+// A chunk of a strip: n_units of 16 rows, and where to prefetch as many bytes meanwhile.
 struct Chunk {
   StripRows rows;
   int64_t n_units;
   const std::byte* ahead;
-  size_t ahead_stride;
 };
 
 // A dtype, as the driver needs it.
@@ -46,9 +43,7 @@ struct Format {
 
 template <class Unpack>
 TANDEM_INLINE auto ahead_of(const Chunk& chunk) {
-  constexpr int units = kChunkColumns / Unpack::shape.unit;
-  return Ahead<16 / (units * Unpack::pauses), (units * Unpack::unit_bytes + 63) / 64>{chunk.ahead,
-                                                                                      chunk.ahead_stride};
+  return Ahead<kStrip * Unpack::unit_bytes / Unpack::pauses>{chunk.ahead};
 }
 
 template <class Unpack>
@@ -175,13 +170,12 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
   }
 }
 
-// The strips of rows [row0, row1), chunk by chunk.
+// The strips of a matrix, chunk by chunk.
 class Chunks {
  public:
-  Chunks(const LinearCall& call, const Format& f, int64_t row1, std::byte* copy)
+  Chunks(const LinearCall& call, const Format& f, std::byte* copy)
       : call_(call),
         f_(f),
-        row1_(row1),
         copy_(copy),
         n_units_(call.k / f.shape.unit),
         stride_(static_cast<size_t>(n_units_) * f.unit_bytes) {}
@@ -193,7 +187,7 @@ class Chunks {
   // what the copy holds after them is computed but never stored.
   Chunk at(int64_t row, int64_t unit) const {
     const std::byte* from = address(row, unit);
-    Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit), stride_};
+    Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit)};
     if (call_.m - row >= kStrip) return chunk;
     const size_t row_size = static_cast<size_t>(chunk.n_units) * f_.unit_bytes;
     for (int64_t r = 0; r < call_.m - row; ++r) {
@@ -208,17 +202,15 @@ class Chunks {
   const std::byte* address(int64_t row, int64_t unit) const {
     return call_.w + static_cast<size_t>(row) * stride_ + static_cast<size_t>(unit) * f_.unit_bytes;
   }
-  // Continues past the end of a strip; at the last row, returns what is already loaded.
+  // The same part of the next strip, in the order of memory: a token takes 7 to 20% longer if 16 rows are fetched side by side. The
+  // strip behind an item is fetched, too, as the worker most likely goes on there; behind the last one, what is loaded.
   const std::byte* ahead(int64_t row, int64_t unit) const {
-    int64_t then = unit + kChunksAhead * step(), strip = row;
-    const int64_t whole = (n_units_ + step() - 1) / step() * step();
-    while (then >= whole) then -= whole, strip += kStrip;
-    return strip < row1_ ? address(strip, then) : address(row, unit);
+    const std::byte* strip = row + kStrip < call_.m ? address(row + kStrip, 0) : address(row, 0);
+    return strip + static_cast<size_t>(unit) * f_.unit_bytes * kStrip;
   }
 
   const LinearCall& call_;
   const Format& f_;
-  int64_t row1_;
   std::byte* copy_;
   int64_t n_units_;
   size_t stride_;
@@ -236,7 +228,7 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
   derive(f.shape, TileLayout{f.shape.unit, call.k}, call.x, call.n, derived, whole);
   whole.acc = acc;
   whole.panel = panel;
-  const Chunks chunks(call, f, row1, copy);
+  const Chunks chunks(call, f, copy);
   const TileKernel kernel = f.tile_kernels[call.n];
   for (int64_t r = row0; r < row1; r += kStrip) {
     clear(acc, call.n);
@@ -263,7 +255,7 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
   std::byte* derived = copy + parts.rows_bytes;
   std::byte* panels = derived + parts.derived_bytes;
   const TileLayout layout{f.shape.unit, call.k};
-  const Chunks chunks(call, f, row1, copy);
+  const Chunks chunks(call, f, copy);
   const int64_t T = tile_tokens(call.n);
   const auto panel_of = [&](int64_t strip) {
     return reinterpret_cast<__m512i*>(panels + static_cast<size_t>(strip) * parts.panel_bytes);

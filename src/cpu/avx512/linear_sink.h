@@ -12,21 +12,17 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Prefetches weights used soon: rows_a_pause rows of a strip at each pause of the unpacking, to spread the
-// requests to memory. The hardware follows neither 16 rows at once nor the jump from strip to strip. Into L2,
-// because L1's line buffers are few. Addresses past the end of the weights do no harm.
-template <int rows_a_pause, int lines>
+// Prefetches weights used soon, n_bytes at each pause of the unpacking, to spread the requests to memory. Into L2, because
+// L1's line buffers are few. Addresses past the end of the weights do no harm.
+template <size_t n_bytes>
 struct Ahead {
-  const std::byte* row;
-  size_t stride;
+  const std::byte* from;
 
   TANDEM_INLINE void fetch() {
-    unroll<rows_a_pause>([&](auto) __attribute__((always_inline)) {
-      unroll<lines>([&](auto i) __attribute__((always_inline)) {
-        _mm_prefetch(reinterpret_cast<const char*>(row + 64 * i.value), _MM_HINT_T1);
-      });
-      row += stride;
+    unroll<(n_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + 64 * i.value), _MM_HINT_T1);
     });
+    from += n_bytes;
   }
 };
 
