@@ -22,7 +22,7 @@ std::string tensor_name(size_t layer, KvHalf half) {
 
 DType dtype_of(const KvConfig& config, size_t layer, KvHalf half) {
   const KvLayer shape = kv_layer_shape(config, layer);
-  return half == KvHalf::keys ? shape.k_dtype : shape.v_dtype;
+  return kv_row_dtype(half == KvHalf::keys ? shape.k_dtype : shape.v_dtype);
 }
 
 int64_t head_dim_of(const KvConfig& config, size_t layer, KvHalf half) {
