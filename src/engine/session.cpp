@@ -151,10 +151,11 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
 
 void Session::truncate(int64_t n) {
   TANDEM_CHECK(n >= 0 && n <= n_past());
-  sequence_.truncate(std::min(n, n_cached()));
+  const int64_t n_left = std::min(n, n_cached());
+  sequence_.truncate(n_left);
   tokens_.resize(n);
   if (n <= n_exact_) n_exact_ = INT64_MAX;
-  TANDEM_CHECK(n_cached() == n || runtime_.cuts_more());  // nobody else shares this session's blocks
+  TANDEM_CHECK(n_cached() == n_left || runtime_.cuts_more());  // nobody else shares this session's blocks
 }
 
 bool Session::shift(int64_t n_keep, int64_t n_drop) {

@@ -192,6 +192,31 @@ TEST_F(GroupedKv, SavedSessionsLoadIntoAnyType) {
   }
 }
 
+// Of a text that was cut back into a closed group, the tokens that are not cached are saved too.
+TEST_F(GroupedKv, TextsWithMissingTokensAreSaved) {
+  const std::string path = directory_.path("saved");
+  for (const DType type : kGrouped) {
+    Session first(*model_, {host_.get()}, options(type));
+    first.append(prompt(400));
+    first.truncate(204);
+    save_session(first, path);
+    const std::vector<float> expected = row_after(first, {5});
+    for (const DType other : {type, DType::F16}) {
+      Session session(*model_, {host_.get()}, options(other));
+      SessionFile(path, session).restore(session, 204);
+      EXPECT_EQ(session.n_past(), 204);
+      EXPECT_EQ(session.n_cached(), 192);
+      session.truncate(203);
+      session.truncate(200);
+      EXPECT_EQ(session.n_cached(), 192);
+      const std::vector<int32_t> text = prompt(204);
+      session.append(std::span(text).subspan(200));
+      EXPECT_EQ(session.n_cached(), 204);
+      EXPECT_LT(difference(row_after(session, {5}), expected), 0.05);
+    }
+  }
+}
+
 TEST_F(GroupedKv, KeptBlocksAreLoaded) {
   for (const DType type : kGrouped) {
     const std::vector<int32_t> text = prompt(333);
