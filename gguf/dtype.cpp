@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "gguf/blocks.h"
+#include "gguf/kivi.h"
 #include "gguf/quants_impl.h"
 
 namespace tandem {
@@ -88,6 +89,11 @@ constexpr DTypeInfo kTable[] = {
     row(DType::Q1_0, "Q1_0", 128, 18),
 };
 
+constexpr DTypeInfo kCacheOnly[] = {
+    {DType::KIVI4, "KIVI4", 32, sizeof(BlockQ4_1), dequantize_kivi4, quantize_kivi4},
+    {DType::KIVI2, "KIVI2", 32, sizeof(BlockKivi2), dequantize_kivi2, quantize_kivi2},
+};
+
 // kIndex[id] is the row of the table, or -1.
 constexpr size_t kIds = 64;
 constexpr auto kIndex = [] {
@@ -109,9 +115,10 @@ const DTypeInfo* find_dtype(uint32_t id) {
 }
 
 const DTypeInfo& dtype_info(DType dtype) {
-  const DTypeInfo* info = find_dtype(static_cast<uint32_t>(dtype));
-  TANDEM_CHECK(info != nullptr);
-  return *info;
+  if (const DTypeInfo* info = find_dtype(static_cast<uint32_t>(dtype))) return *info;
+  const auto found = std::ranges::find(kCacheOnly, dtype, &DTypeInfo::dtype);
+  TANDEM_CHECK(found != std::end(kCacheOnly));
+  return *found;
 }
 
 std::optional<DType> dtype_from_name(std::string_view name) {

@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// The numbers are the ones in the file.
+// The numbers are the ones in the file, but for those that no file has.
 enum class DType : uint32_t {
   F32 = 0,
   F16 = 1,
@@ -47,6 +47,9 @@ enum class DType : uint32_t {
   MXFP4 = 39,
   NVFP4 = 40,
   Q1_0 = 41,
+  // Of caches only, and of no file (kivi.h).
+  KIVI4 = 0x10004,
+  KIVI2 = 0x10002,
 };
 
 // src: [n / block_elements] blocks, dst: [n]; n is a multiple of the dtype's block_elements.
@@ -70,7 +73,7 @@ std::optional<DType> dtype_from_name(std::string_view name);
 // The whole table, in the order of the numbers.
 std::span<const DTypeInfo> all_dtypes();
 
-// For dtypes that are known to be in the table.
+// For dtypes that are known to be in the table, and for those of caches only.
 const DTypeInfo& dtype_info(DType dtype);
 inline std::string_view dtype_name(DType dtype) {
   return dtype_info(dtype).name;

@@ -36,8 +36,9 @@ EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& en
     draft.model.open.mmap = true;  // a few of the weights, which are in memory anyway
     draft.model.open.mlock = false;
     draft.context.keeps_hidden = true;
-    draft.context.k_dtype = engine.context.k_dtype;
-    draft.context.v_dtype = engine.context.v_dtype;
+    draft.context.k_dtype =
+        kv_row_dtype(engine.context.k_dtype);  // the layer is small, and its texts are cut back often
+    draft.context.v_dtype = kv_row_dtype(engine.context.v_dtype);
     draft.context.kv_rotate = engine.context.kv_rotate;
   } else {
     draft.model.path = o.model;

@@ -15,7 +15,7 @@ namespace tandem::cpu {
 //
 // The part of one key-value head's cache that a tile of queries reads.
 struct AttentionCall {
-  DType k_dtype, v_dtype;  // of kCacheDTypes (kv/cache.h)
+  DType k_dtype, v_dtype;  // of kCacheDTypes or kGroupedDTypes (device/cache_dtypes.h)
   int64_t head_dim_k = 0, head_dim_v = 0;
   int64_t block_size = 0;  // slots in a block
   // First row of this head in block b: k + block_table[b] * k_block_stride (v likewise), rows contiguous.
@@ -24,6 +24,11 @@ struct AttentionCall {
   size_t k_block_stride = 0, v_block_stride = 0;  // bytes from block to block
   bool values_in_keys = false;                    // the first head_dim_v columns of the keys; v is unused
   const int32_t* block_table = nullptr;           // of this sequence
+  // Of grouped dtypes: F16 rows of block b at k_open + open_of[b] * k_open_stride, if that is not -1.
+  const int32_t* open_of = nullptr;
+  const std::byte* k_open = nullptr;
+  const std::byte* v_open = nullptr;
+  size_t k_open_stride = 0, v_open_stride = 0;
   float scale = 1.0f, softcap = 0.0f;
   int64_t window = 0;
 

@@ -26,6 +26,11 @@ struct KvLayer {
   // On the host, of layers that attention reads sparsely (kv_index.h). Whatever writes rows keeps the index true.
   bool indexed = false;
   DevicePtr index = nullptr;
+  // Of grouped dtypes (gguf/kivi.h), whose block is a group. Open blocks, the newest of each sequence, have F16 rows in pools
+  // of their own, with the same layout; closed ones are quantized. A pool is null if its half is of another dtype.
+  int64_t n_open = 0;                // room for so many open blocks
+  const int32_t* open_of = nullptr;  // [n_blocks] where an open block is among them; -1: it is closed
+  DevicePtr k_open = nullptr, v_open = nullptr;
 };
 
 class ExpertSource;

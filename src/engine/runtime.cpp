@@ -316,6 +316,7 @@ std::optional<StepLogits> Runtime::step(std::span<const BatchSlice> slices, Logi
       slice.sequence->truncate(slice.sequence->length() - static_cast<int64_t>(slice.tokens.size()));
     }
   };
+  if (cache_->open_groups()) cache_->open_groups()->begin_step();
   try {
     int32_t* slots = slots_.data();
     for (const BatchSlice& slice : slices) {
@@ -464,7 +465,7 @@ void Runtime::write_block(const KvSequence& sequence, int64_t block, size_t laye
 void Runtime::append_unwritten(KvSequence& sequence, int64_t n_tokens) {
   if (hot_) hot_->hand_back(sequence);
   std::vector<int32_t> slots(static_cast<size_t>(n_tokens));
-  sequence.append(n_tokens, slots.data());
+  sequence.append(n_tokens, slots.data(), OpenGroups::Rows::known);
 }
 
 void Runtime::read_state(int32_t slot, size_t layer, KvHalf half, std::byte* row) const {

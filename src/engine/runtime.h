@@ -64,10 +64,12 @@ class Runtime {
   enum class Sequences { one, several };
   KvSequence new_sequence(Sequences sequences = Sequences::one) {
     return {pool(), cache_->config().block_size, state_slots(),
-            sequences == Sequences::one ? shape_.n_state_checkpoints : 0};
+            sequences == Sequences::one ? shape_.n_state_checkpoints : 0, cache_->open_groups()};
   }
   // Whether layers have states, so that a sequence can only be cut back to where it has one.
   bool is_recurrent() const { return cache_->config().is_recurrent(); }
+  // Whether a sequence may be cut back to less than was asked for (KvSequence::truncate); what is missing is computed again.
+  bool cuts_more() const { return is_recurrent() || cache_->open_groups() != nullptr; }
   BlockPool& pool() { return cache_->pool(); }
   BlockPool* state_slots() {
     return is_recurrent() ? &cache_->state_slots() : nullptr;
@@ -100,7 +102,7 @@ class Runtime {
                   std::byte* rows) const;
   void write_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
                    const std::byte* rows);
-  // Appends positions whose blocks (and state) the caller writes next.
+  // Appends positions whose blocks (and state) the caller writes next, all of them at once.
   void append_unwritten(KvSequence& sequence, int64_t n_tokens);
   // Drops n_drop positions after the first n_keep and moves what follows to their place (engine/moved_keys.h), if this cache
   // can: false if not, and nothing is changed. If a device's copy throws, the sequence has its first n_keep positions.

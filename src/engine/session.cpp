@@ -151,10 +151,11 @@ void Session::evaluate(std::span<const int32_t> tokens, const LogitsFn& fn) {
 
 void Session::truncate(int64_t n) {
   TANDEM_CHECK(n >= 0 && n <= n_past());
-  sequence_.truncate(std::min(n, n_cached()));
+  const int64_t n_left = std::min(n, n_cached());
+  sequence_.truncate(n_left);
   tokens_.resize(n);
   if (n <= n_exact_) n_exact_ = INT64_MAX;
-  TANDEM_CHECK(n_cached() == n || sequence_.is_recurrent());  // nobody else shares this session's blocks
+  TANDEM_CHECK(n_cached() == n_left || runtime_.cuts_more());  // nobody else shares this session's blocks
 }
 
 bool Session::shift(int64_t n_keep, int64_t n_drop) {
@@ -221,11 +222,11 @@ void Session::restore(std::span<const int32_t> tokens, const SavedCache& cache) 
   try {
     if (sequence_.is_recurrent()) {
       for (const int64_t position : cache.state_positions) {
-        if (position <= n) sequence_.append(position - n_cached(), slots.data());
+        if (position <= n) sequence_.append(position - n_cached(), slots.data(), OpenGroups::Rows::known);
       }
       restore_states(cache);
     } else {
-      sequence_.append(n, slots.data());
+      sequence_.append(n, slots.data(), OpenGroups::Rows::known);
     }
     for (size_t layer = 0; layer < kv_config().layers.size() && n_cached() > 0; ++layer) {
       if (kv_config().layers[layer].is_recurrent()) continue;

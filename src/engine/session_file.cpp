@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kVersion = 2, kRotatedVersion = 3;
 constexpr const char* kRotationKey = "session.kv_rotation";
 constexpr const char* kExactKey = "session.n_exact";
+// Of a text that was cut back into a quantized group: fewer tokens are cached than it has (kv/open_groups.h).
+constexpr const char* kCachedKey = "session.n_cached";
 constexpr KvHalf kHalves[] = {KvHalf::keys, KvHalf::values};
 
 std::string tensor_name(size_t layer, KvHalf half) {
@@ -22,7 +24,7 @@ std::string tensor_name(size_t layer, KvHalf half) {
 
 DType dtype_of(const KvConfig& config, size_t layer, KvHalf half) {
   const KvLayer shape = kv_layer_shape(config, layer);
-  return half == KvHalf::keys ? shape.k_dtype : shape.v_dtype;
+  return kv_row_dtype(half == KvHalf::keys ? shape.k_dtype : shape.v_dtype);
 }
 
 int64_t head_dim_of(const KvConfig& config, size_t layer, KvHalf half) {
@@ -83,6 +85,8 @@ void save_session(const Session& session, const std::string& path, std::string_v
   m.set("session.tokens", Value(tokens));
   if (!tokens.empty() && session.n_exact() < session.n_cached())
     m.set(kExactKey, Value(static_cast<uint32_t>(session.n_exact())));
+  if (!tokens.empty() && !config.is_recurrent() && session.n_cached() < session.n_past())
+    m.set(kCachedKey, Value(static_cast<uint32_t>(session.n_cached())));
   const std::vector<int64_t> states = tokens.empty() ? std::vector<int64_t>() : session.state_positions();
   if (config.is_recurrent())
     m.set("session.states", Value(std::vector<int32_t>(states.begin(), states.end())));
@@ -154,7 +158,17 @@ void SessionFile::read_rotations(const Session& session) {
 // Which positions the saved states have; ascending, each of some of the tokens.
 void SessionFile::read_states(const Session& session) {
   n_cached_ = static_cast<int64_t>(tokens_.size());
-  if (!session.kv_config().is_recurrent()) return;
+  if (!session.kv_config().is_recurrent()) {
+    const Metadata& m = file_.metadata();
+    if (!m.has(kCachedKey)) return;
+    const int64_t n = m.get<uint32_t>(kCachedKey);
+    if (n >= n_cached_) {
+      throw_error(ErrorCode::bad_file, "{}: {}: found {}, needed less than the {} tokens of the text",
+                  file_.path(), kCachedKey, n, n_cached_);
+    }
+    n_cached_ = n;
+    return;
+  }
   n_cached_ = 0;
   for (const int64_t position : file_.metadata().get_vector<int32_t>("session.states")) {
     if (position <= n_cached_ || position > static_cast<int64_t>(tokens_.size())) {

@@ -8,6 +8,7 @@
 #include "base/setting.h"
 #include "base/text.h"
 #include "device/kv_index.h"
+#include "gguf/quants.h"
 
 namespace tandem {
 namespace {
@@ -27,13 +28,35 @@ size_t v_bytes(const KvLayer& layer) {
   return pool_bytes(layer, layer.v_dtype, layer.head_dim_v);
 }
 
+// Of the F16 rows of open blocks.
+size_t open_bytes(const KvLayer& layer, DType dtype, int64_t head_dim) {
+  if (!is_kivi(dtype)) return 0;
+  return row_bytes(DType::F16, head_dim) *
+         static_cast<size_t>(layer.n_open * layer.block_size * layer.n_head_kv);
+}
+size_t k_open_bytes(const KvLayer& layer) {
+  return open_bytes(layer, layer.k_dtype, layer.head_dim_k);
+}
+size_t v_open_bytes(const KvLayer& layer) {
+  return open_bytes(layer, layer.v_dtype, layer.head_dim_v);
+}
+
 size_t all_bytes(const KvLayer& layer) {
-  return k_bytes(layer) + v_bytes(layer) + kv_index_bytes(layer);
+  return k_bytes(layer) + v_bytes(layer) + kv_index_bytes(layer) + k_open_bytes(layer) + v_open_bytes(layer);
+}
+
+// Quantizes the F16 rows of an open block of one head: [block_size, head_dim].
+void close_rows(DType dtype, bool are_keys, const fp16_t* open, std::byte* to, int64_t head_dim,
+                std::vector<float>& rows) {
+  rows.resize(static_cast<size_t>(kKiviGroup * head_dim));
+  dequantize_row(DType::F16, open, rows.data(), kKiviGroup * head_dim);
+  if (are_keys) return quantize_key_group(dtype, rows.data(), to, head_dim);
+  quantize_row(dtype, rows.data(), to, kKiviGroup * head_dim);
 }
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
   const DTypeInfo& info = dtype_info(dtype);
-  if (std::ranges::find(kCacheDTypes, dtype) == std::end(kCacheDTypes)) {
+  if (std::ranges::find(kCacheDTypes, dtype) == std::end(kCacheDTypes) && !is_kivi(dtype)) {
     throw_error(ErrorCode::usage, "the {} cache cannot be {}: it can be one of {}", which, info.name,
                 joined(cache_dtype_names(), ", "));
   }
@@ -51,12 +74,16 @@ void check_dtype(DType dtype, int64_t head_dim, const char* which) {
 std::vector<std::string> cache_dtype_names() {
   std::vector<std::string> names;
   for (const DType dtype : kCacheDTypes) names.push_back(lower_case(dtype_name(dtype)));
+  for (const DType dtype : kGroupedDTypes) names.push_back(lower_case(dtype_name(dtype)));
   return names;
 }
 
 std::optional<DType> find_cache_dtype(std::string_view name) {
   const std::string wanted = lower_case(name);
   for (const DType dtype : kCacheDTypes) {
+    if (lower_case(dtype_name(dtype)) == wanted) return dtype;
+  }
+  for (const DType dtype : kGroupedDTypes) {
     if (lower_case(dtype_name(dtype)) == wanted) return dtype;
   }
   return std::nullopt;
@@ -66,6 +93,13 @@ void check_kv_config(const KvConfig& config) {
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const KvShape& shape = config.layers[i];
     if (shape.is_recurrent()) continue;
+    if (config.format(i).is_grouped() && shape.has_rows() && !shape.has_heads()) {
+      throw_error(ErrorCode::usage,
+                  "the cache cannot be KIVI4 or KIVI2: layer {} caches rows of latent attention, and these "
+                  "types are for "
+                  "heads of keys and values; use q8_0",
+                  i);
+    }
     check_dtype(config.format(i).k, shape.head_dim_k, "K");
     check_dtype(config.format(i).v, shape.head_dim_v, "V");
   }
@@ -84,6 +118,11 @@ std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which) {
 bool KvConfig::is_recurrent() const {
   return std::ranges::any_of(
       layers, [](const KvShape& shape) { return shape.is_recurrent() || shape.has_states_elsewhere; });
+}
+
+bool KvConfig::is_grouped() const {
+  if (formats.empty()) return is_kivi(k_dtype) || is_kivi(v_dtype);
+  return std::ranges::any_of(formats, &KvFormat::is_grouped);
 }
 
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints) {
@@ -108,8 +147,10 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
             config.n_state_slots};
   }
   const KvFormat format = config.format(layer);
-  return {nullptr,          nullptr,          format.k,          format.v, shape.n_head_kv,
-          shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
+  KvLayer made{nullptr,          nullptr,          format.k,          format.v, shape.n_head_kv,
+               shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
+  if (format.is_grouped()) made.n_open = std::min(config.n_open_blocks, n_blocks);
+  return made;
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder) {
@@ -136,6 +177,12 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
   heads_.resize(config.layers.size());
+  if (config.is_grouped()) {
+    TANDEM_CHECK(config.block_size == kKiviGroup && hot_.n_blocks == 0);
+    open_groups_ =
+        std::make_unique<OpenGroups>(pool_, std::min(config.n_open_blocks, block_count(config)),
+                                     config.block_size, [this](int32_t block) { close_group(block); });
+  }
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
       for (const HeadPools::Pool& pool : heads_[i].pools) {
@@ -166,14 +213,18 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
 
 KvLayer KvCache::allocate(KvLayer layer, Device& device) {
   const auto free_pools = [&] {
-    for (const DevicePtr pool : {layer.k, layer.v}) {
+    for (const DevicePtr pool : {layer.k, layer.v, layer.index, layer.k_open, layer.v_open}) {
       if (pool) device.free(pool);
     }
   };
+  TANDEM_CHECK(layer.n_open == 0 || device.info().host_memory);
   try {
     if (layer.head_dim_k > 0) layer.k = device.alloc(k_bytes(layer));
     if (layer.head_dim_v > 0) layer.v = device.alloc(v_bytes(layer));
     if (layer.indexed) layer.index = device.alloc(kv_index_bytes(layer));
+    if (k_open_bytes(layer) > 0) layer.k_open = device.alloc(k_open_bytes(layer));
+    if (v_open_bytes(layer) > 0) layer.v_open = device.alloc(v_open_bytes(layer));
+    if (layer.n_open > 0) layer.open_of = open_groups_->places();
   } catch (...) {
     free_pools();
     throw;
@@ -183,7 +234,7 @@ KvLayer KvCache::allocate(KvLayer layer, Device& device) {
 }
 
 void KvCache::free_layer(Device& device, KvLayer& layer) {
-  for (const DevicePtr pool : {layer.k, layer.v, layer.index}) {
+  for (const DevicePtr pool : {layer.k, layer.v, layer.index, layer.k_open, layer.v_open}) {
     if (pool) device.free(pool);
   }
   n_bytes_ -= all_bytes(layer);
@@ -225,6 +276,28 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       layers_[to][i] = layer;
       heads_[i].pools.front().device = device_of_layer[i];
       for (int64_t b = 0; layer.indexed && b < layer.n_blocks; ++b) index_block(layer, b, layer.block_size);
+    }
+  }
+}
+
+// In every layer.
+void KvCache::close_group(int32_t block) {
+  std::vector<float> rows;
+  for (const KvLayer& layer : layers_.front()) {
+    if (layer.n_open == 0) continue;
+    for (const bool are_keys : {true, false}) {
+      const DType dtype = are_keys ? layer.k_dtype : layer.v_dtype;
+      const int64_t head_dim = are_keys ? layer.head_dim_k : layer.head_dim_v;
+      const DevicePtr open = are_keys ? layer.k_open : layer.v_open, pool = are_keys ? layer.k : layer.v;
+      if (!open) continue;
+      const auto n_group = row_bytes(dtype, head_dim) * static_cast<size_t>(kKiviGroup);
+      const auto n_open_group = row_bytes(DType::F16, head_dim) * static_cast<size_t>(kKiviGroup);
+      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+        const auto from = static_cast<size_t>(layer.open_of[block] * layer.n_head_kv + head);
+        const auto to = static_cast<size_t>(block * layer.n_head_kv + head);
+        close_rows(dtype, are_keys, reinterpret_cast<const fp16_t*>(open + from * n_open_group),
+                   pool + to * n_group, head_dim, rows);
+      }
     }
   }
 }

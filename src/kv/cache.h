@@ -2,6 +2,7 @@
 // placement names; for a split cache two more, for its hot cache. Owns that memory.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,7 +11,9 @@
 
 #include "device/cache_dtypes.h"
 #include "device/device.h"
+#include "gguf/kivi.h"
 #include "kv/block_pool.h"
+#include "kv/open_groups.h"
 
 namespace tandem {
 
@@ -24,7 +27,7 @@ struct KvShape {
   bool is_shared = false;  // later layers read it, too
   // A recurrent layer of another stage (model/stage.h): no memory here, but sequences count its states.
   bool has_states_elsewhere = false;
-  int64_t window = 0;      // positions that attention sees; 0: all
+  int64_t window = 0;  // positions that attention sees; 0: all
 
   bool has_rows() const { return head_dim_k > 0; }
   // Rows of keys and of values; those of latent attention are neither.
@@ -32,19 +35,24 @@ struct KvShape {
   bool is_recurrent() const { return n_conv > 0 || n_recurrence > 0; }
 };
 
-// The names of kCacheDTypes: {"f32", "f16", ...}
+// The names of kCacheDTypes and kGroupedDTypes: {"f32", "f16", ...}
 std::vector<std::string> cache_dtype_names();
 // Finds one of them by its name in any case.
 std::optional<DType> find_cache_dtype(std::string_view name);
 
 // How a layer's rows are stored.
 struct KvFormat {
-  DType k = DType::F16, v = DType::F16;  // of kCacheDTypes
+  DType k = DType::F16, v = DType::F16;  // of kCacheDTypes or kGroupedDTypes
   KvRotation rotation;
   bool indexed = false;  // for sparse reads, where it is in host memory (device/kv_index.h)
 
+  bool is_grouped() const { return is_kivi(k) || is_kivi(v); }
   bool operator==(const KvFormat&) const = default;
 };
+// The type of rows of a cache outside of it (kv/rows.h): those of grouped dtypes are F16.
+constexpr DType kv_row_dtype(DType dtype) {
+  return is_kivi(dtype) ? DType::F16 : dtype;
+}
 
 struct KvConfig {
   std::vector<KvShape> layers;
@@ -53,8 +61,11 @@ struct KvConfig {
   int64_t block_size = 32;                           // tokens in a block
   int64_t n_state_slots = 0;                         // of each recurrent layer
   std::vector<KvFormat> formats = {};                // of each layer; empty: k_dtype and v_dtype, not rotated
+  int64_t n_open_blocks = 0;                         // of each layer with a grouped dtype; at most all blocks
 
   bool is_recurrent() const;  // any layer
+  // Any layer's format, also where the layer itself is elsewhere: all stages of a model cut texts back alike.
+  bool is_grouped() const;
   KvFormat format(size_t layer) const {
     return formats.empty() ? KvFormat{k_dtype, v_dtype, {}} : formats[layer];
   }
@@ -65,7 +76,7 @@ std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which);
 // n_checkpoints of all of them together.
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints);
 
-// Throws Error(usage) for a dtype that cannot be cached, or whose quantization block does not divide the head dimension of a
+// Throws Error(usage) for a dtype that cannot be cached, also by layers of this kind, or whose quantization block does not divide the head dimension of a
 // layer.
 void check_kv_config(const KvConfig& config);
 // Returns a layer of the cache as devices see it, without memory. A recurrent layer has F32 "keys" [n_conv] and
@@ -75,7 +86,7 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer);
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks);
 // The same on the device that holds it: on the host with an index, if the layer's format has one.
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder);
-// Returns the bytes of both pools of a layer, without those of an index.
+// Returns the bytes of a layer's pools, without those of an index.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 // Returns them with those of an index on the device that holds it.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer, DeviceId holder);
@@ -112,6 +123,8 @@ class KvCache {
   const KvConfig& config() const { return config_; }
   BlockPool& pool() { return pool_; }
   BlockPool& state_slots() { return state_slots_; }
+  // Of a grouped cache; null for others.
+  OpenGroups* open_groups() const { return open_groups_.get(); }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
   // The devices that have a layer's rows; one, unless its heads are divided.
@@ -130,12 +143,14 @@ class KvCache {
   KvLayer allocate(KvLayer shape, Device& device);
   void free_layer(Device& device, KvLayer& layer);
   void free_all();
+  void close_group(int32_t block);
 
   KvConfig config_;
   std::span<Device* const> devices_;
   HotPools hot_;
   std::vector<HeadPools> heads_;  // [layer]
   BlockPool pool_, state_slots_;
+  std::unique_ptr<OpenGroups> open_groups_;
   std::vector<std::vector<KvLayer>> layers_;
   size_t n_bytes_ = 0;
 };

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "device/kv_index.h"
+#include "gguf/kivi.h"
+#include "gguf/quants.h"
 #include "kv/cache.h"
 
 namespace tandem {
@@ -60,15 +62,102 @@ void index_rows(const KvLayer& layer, KvHalf half, int64_t block, int64_t n_toke
   }
 }
 
+// One half of a cache of a grouped dtype, which is in host memory. Rows outside of it are F16.
+struct GroupedHalf {
+  GroupedHalf(const KvLayer& l, KvHalf half)
+      : layer(l),
+        are_keys(half == KvHalf::keys),
+        dtype(are_keys ? l.k_dtype : l.v_dtype),
+        head_dim(are_keys ? l.head_dim_k : l.head_dim_v),
+        n_row(row_bytes(DType::F16, head_dim)),
+        floats(static_cast<size_t>(kKiviGroup * head_dim)) {}
+
+  // The rows of a head in a block: [block_size, head_dim] F16 if it is open, else a group of them.
+  std::byte* open_rows(int32_t block, int64_t head) const {
+    const auto at = static_cast<size_t>(layer.open_of[block] * layer.n_head_kv + head);
+    return (are_keys ? layer.k_open : layer.v_open) + at * n_row * static_cast<size_t>(kKiviGroup);
+  }
+  std::byte* group(int32_t block, int64_t head) const {
+    const auto at = static_cast<size_t>(block * layer.n_head_kv + head);
+    return (are_keys ? layer.k : layer.v) + at * row_bytes(dtype, head_dim) * static_cast<size_t>(kKiviGroup);
+  }
+
+  // Calls fn(block, head, its row of the first token, tokens); such rows are `step` bytes apart.
+  template <class Rows, class Fn>
+  void for_each_group(std::span<const int32_t> blocks, int64_t n_tokens, Rows* rows, Fn&& fn) const {
+    TANDEM_CHECK(static_cast<int64_t>(blocks.size()) * kKiviGroup >= n_tokens);
+    for (int64_t first = 0; first < n_tokens; first += kKiviGroup) {
+      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+        fn(blocks[static_cast<size_t>(first / kKiviGroup)], head,
+           rows + static_cast<size_t>(first * layer.n_head_kv + head) * n_row,
+           std::min(kKiviGroup, n_tokens - first));
+      }
+    }
+  }
+
+  void read(std::span<const int32_t> blocks, int64_t n_tokens, std::byte* rows) {
+    const size_t step = n_row * static_cast<size_t>(layer.n_head_kv);
+    for_each_group(blocks, n_tokens, rows, [&](int32_t block, int64_t head, std::byte* to, int64_t n) {
+      const bool is_open = layer.open_of[block] >= 0;
+      if (!is_open && are_keys)
+        dequantize_key_group(dtype, group(block, head), 0, n, floats.data(), head_dim);
+      if (!is_open && !are_keys) dequantize_row(dtype, group(block, head), floats.data(), n * head_dim);
+      for (int64_t i = 0; i < n; ++i, to += step) {
+        if (is_open) {
+          std::memcpy(to, open_rows(block, head) + static_cast<size_t>(i) * n_row, n_row);
+        } else {
+          quantize_row(DType::F16, floats.data() + i * head_dim, to, head_dim);
+        }
+      }
+    });
+  }
+
+  void write(std::span<const int32_t> blocks, int64_t n_tokens, const std::byte* rows) {
+    const size_t step = n_row * static_cast<size_t>(layer.n_head_kv);
+    for_each_group(blocks, n_tokens, rows,
+                   [&](int32_t block, int64_t head, const std::byte* from, int64_t n) {
+                     const bool is_open = layer.open_of[block] >= 0;
+                     TANDEM_CHECK(is_open || n == kKiviGroup);
+                     for (int64_t i = 0; i < n; ++i, from += step) {
+                       if (is_open) {
+                         std::memcpy(open_rows(block, head) + static_cast<size_t>(i) * n_row, from, n_row);
+                       } else {
+                         dequantize_row(DType::F16, from, floats.data() + i * head_dim, head_dim);
+                       }
+                     }
+                     if (!is_open && are_keys)
+                       quantize_key_group(dtype, floats.data(), group(block, head), head_dim);
+                     if (!is_open && !are_keys)
+                       quantize_row(dtype, floats.data(), group(block, head), n * head_dim);
+                   });
+  }
+
+  const KvLayer& layer;
+  bool are_keys;
+  DType dtype;
+  int64_t head_dim;
+  size_t n_row;
+  std::vector<float> floats;  // [kKiviGroup, head_dim]
+};
+
+bool is_grouped(const KvLayer& layer, KvHalf half) {
+  return is_kivi(half == KvHalf::keys ? layer.k_dtype : layer.v_dtype);
+}
+
 }  // namespace
 
 size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
+  if (is_grouped(layer, half)) {
+    const GroupedHalf grouped(layer, half);
+    return grouped.n_row * static_cast<size_t>(layer.n_head_kv);
+  }
   const BlockLayout layout(layer, half);
   return layout.n_row * layout.n_head;
 }
 
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows) {
+  if (is_grouped(layer, half)) return GroupedHalf(layer, half).read(blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
   if (layout.n_row == 0) return;  // no values
   std::vector<std::byte> staging(layout.n_block());
@@ -84,6 +173,7 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
 
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
+  if (is_grouped(layer, half)) return GroupedHalf(layer, half).write(blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
   if (layout.n_row == 0) return;
   std::vector<std::byte> staging(layout.n_block());  // rows past the last token are unused

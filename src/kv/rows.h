@@ -1,5 +1,5 @@
 // Reads and writes the cached keys or values of a sequence as plain rows: [n_tokens, n_head_kv] rows of
-// row_bytes(dtype, head_dim). The rows do not depend on the device or on where the blocks lie in the pool.
+// row_bytes(dtype, head_dim), or F16 where the dtype is grouped (kv_row_dtype). The rows do not depend on the device or on where the blocks lie in the pool.
 // For saving and loading a cache.
 //
 // The caller waits for runs that write the cache before it reads. Throws what the device's copies throw.
@@ -22,7 +22,8 @@ size_t kv_token_bytes(const KvLayer& layer, KvHalf half);
 // row].
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows);
-// Writing keeps an index true.
+// Writing keeps an index true. Rows of grouped dtypes go where their block is: to an open one, or, if it is closed, all of it
+// is quantized, and all of its rows are given.
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows);
 

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-void KvSequence::append(int64_t n, int32_t* slots) {
+void KvSequence::append(int64_t n, int32_t* slots, OpenGroups::Rows rows) {
   const auto needed = static_cast<size_t>(ceil_div(length_ + n, block_size_));
   const size_t had = blocks_.size();
   if (state_slots_) {
@@ -18,6 +18,7 @@ void KvSequence::append(int64_t n, int32_t* slots) {
   try {
     blocks_.reserve(needed);
     while (blocks_.size() < needed) blocks_.push_back(pool_->take());
+    if (open_groups_) open_groups_->append(blocks_, length_, length_ + n, rows);
   } catch (...) {
     while (blocks_.size() > had) {
       pool_->release(blocks_.back());
@@ -67,9 +68,17 @@ void KvSequence::thin_states() {
 
 void KvSequence::truncate(int64_t length) {
   TANDEM_CHECK(length >= 0 && length <= length_);
-  if (state_slots_ && length < length_) {
-    while (!states_.empty() && states_.back().position > length) drop_state(states_.size() - 1);
-    length = states_.empty() ? 0 : states_.back().position;
+  for (;;) {
+    int64_t next = length;
+    if (state_slots_ && next < length_) {
+      while (!states_.empty() && states_.back().position > next) drop_state(states_.size() - 1);
+      next = states_.empty() ? 0 : states_.back().position;
+    }
+    const auto last = static_cast<size_t>(next / block_size_);
+    if (open_groups_ && next % block_size_ != 0 && !open_groups_->is_open(blocks_[last]))
+      next -= next % block_size_;
+    if (next == length) break;
+    length = next;
   }
   const auto kept = static_cast<size_t>(ceil_div(length, block_size_));
   while (blocks_.size() > kept) {
@@ -82,6 +91,7 @@ void KvSequence::truncate(int64_t length) {
     blocks_.pop_back();
     length -= length % block_size_;
   }
+  if (open_groups_ && length % block_size_ != 0) open_groups_->cut(blocks_.back(), length % block_size_);
   length_ = length;
 }
 

@@ -13,14 +13,21 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/open_groups.h"
 
 namespace tandem {
 
 class KvSequence {
  public:
   // state_slots: of a model with recurrent layers; null for others.
-  KvSequence(BlockPool& pool, int64_t block_size, BlockPool* state_slots = nullptr, int64_t n_checkpoints = 0)
-      : pool_(&pool), block_size_(block_size), state_slots_(state_slots), n_checkpoints_(n_checkpoints) {}
+  // open_groups: of a grouped cache; null for others.
+  KvSequence(BlockPool& pool, int64_t block_size, BlockPool* state_slots = nullptr, int64_t n_checkpoints = 0,
+             OpenGroups* open_groups = nullptr)
+      : pool_(&pool),
+        block_size_(block_size),
+        state_slots_(state_slots),
+        n_checkpoints_(n_checkpoints),
+        open_groups_(open_groups) {}
   ~KvSequence() { truncate(0); }
   KvSequence(const KvSequence&) = delete;
   KvSequence& operator=(const KvSequence&) = delete;
@@ -45,9 +52,10 @@ class KvSequence {
 
   // Takes blocks for n more tokens and writes the KV slot of each new position to slots[n]. Throws
   // Error(out_of_memory), and then changes no token.
-  void append(int64_t n, int32_t* slots);
+  void append(int64_t n, int32_t* slots, OpenGroups::Rows rows = OpenGroups::Rows::of_step);
   // Drops the positions from `length` on. length() may end up smaller than `length`: if the block that `length`
-  // falls into is shared, all of that block is dropped; with recurrent layers, all after the newest state.
+  // falls into is shared or a closed group (kv/open_groups.h), all of that block is dropped; with recurrent layers, all
+  // after the newest state.
   void truncate(int64_t length);
   // Appends full blocks that are already in use, with recurrent layers also the state slot after them.
   // length() must be a multiple of the block size.
@@ -63,6 +71,7 @@ class KvSequence {
   int64_t block_size_;
   BlockPool* state_slots_;
   int64_t n_checkpoints_;
+  OpenGroups* open_groups_;
   int64_t length_ = 0;
   std::vector<int32_t> blocks_;
   std::vector<State> states_;

@@ -11,6 +11,7 @@
 #include "exec/placed_graph.h"
 #include "exec/tensor_cuts.h"
 #include "kv/hot_cache.h"
+#include "plan/kv_formats.h"
 #include "plan/share.h"
 
 namespace tandem {
@@ -496,11 +497,13 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
 
 std::vector<OffloadChoice> open_choices(const FitRequest& r) {
   const OffloadOptions& f = r.options;
-  const OffloadChoice said = from_options(f, 0);
+  OffloadChoice said = from_options(f, 0);
   if (r.devices.size() < 2) return {OffloadChoice{}};
+  if (r.kv.is_grouped()) said.cache = CacheOnHost{};
   if (r.rates.empty()) return {said};
   std::vector<CacheChoice> caches{said.cache};
-  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
+  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
+      !r.kv.is_grouped()) {
     const bool is_divided = f.split_mode == SplitMode::tensor;
     caches = {CacheBesideLayers{}, CacheOnHost{}};
     if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
@@ -536,13 +539,15 @@ std::vector<OffloadChoice> open_choices(const FitRequest& r) {
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
-  result.placement = placement_of(r, choice, &result.fallbacks);
+  if (r.kv.is_grouped()) result.choice.cache = CacheOnHost{};  // no GPU has these types
+  result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
 }
 
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_offload(r.options);
+  if (r.devices.size() > 1) check_grouped_kv(r.kv, r.options);
   if (r.options.kv_split && has_sequences(r)) {
     throw_error(ErrorCode::usage, "{} divides the cache of one sequence, and there are to be {} ({})",
                 setting_text(Setting::kv_split), r.graphs.front()->shape.max_sequences,

@@ -442,8 +442,9 @@ TEST(Options, RefusalsSayWhatAndWhy) {
       refusal({"--kv-type-layers", "0-3:q8_0"}),
       "--kv-type-layers 0-3:q8_0: found no '=', needed LAYERS=TYPE or LAYERS=KEYS/VALUES, with LAYERS as 3, "
       "0-3 or 4-");
-  EXPECT_EQ(refusal({"-ctk", "q2_k"}),
-            "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl");
+  EXPECT_EQ(
+      refusal({"-ctk", "q2_k"}),
+      "--cache-type-k: 'q2_k' is none of f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4, kivi2");
   EXPECT_EQ(refusal({"-fa", "maybe"}), "--flash-attn: 'maybe' is none of on, off, auto");
   EXPECT_EQ(refusal({"--numa", "x"}), "--numa: 'x' is none of auto, distribute, isolate, numactl, off");
   EXPECT_EQ(refusal({"-c"}), "-c needs a value");

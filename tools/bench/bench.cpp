@@ -116,10 +116,12 @@ void add_parameter_options(CLI::App& app, BenchLists& o) {
     words(app, group, option, "TYPE", "f16", help, target,
           [option](const std::string& word) { return parse_cache_type(option, word); });
   };
-  cache_type("--cache-type-k", "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl",
+  cache_type("--cache-type-k",
+             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4 or kivi2",
              o.type_k);
   cache_type("--cache-type-v",
-             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl", o.type_v);
+             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4 or kivi2",
+             o.type_v);
   list(app, group, "--n-gpu-layers", "N|all|auto", "auto", "number of layers on GPUs", o.n_gpu_layers,
        [](const std::string& text) {
          if (text == "auto") return std::vector<int32_t>{kAutoGpuLayers};

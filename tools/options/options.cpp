@@ -71,9 +71,11 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
     }).group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.k_dtype,
-             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or in host memory "
+             "kivi4 or kivi2");
   cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
-             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or in host memory "
+             "kivi4 or kivi2");
   choice(app, "--kv-type-layers", "LAYERS=TYPE,...",
          "types of the cache of some layers, N, N-M or N- (to the last), with another one for values after a "
          "slash: 0-3=q8_0/q4_0,4-=q4_0",
@@ -120,10 +122,11 @@ static std::optional<float> unless_negative(float x) {
 }
 
 void add_sparse_option(CLI::App& app, ContextOptions& o, const char* group) {
-  choice(app, "--sparse-kv", "R,K",
-         "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
-         "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
-         "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
+  choice(
+      app, "--sparse-kv", "R,K",
+      "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
+      "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
+      "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
       .group(group);
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/checked.h"
+#include "gguf/kivi.h"
 
 namespace tandem::cpu {
 
@@ -46,6 +47,7 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
   TANDEM_CHECK(kv_.n_head_kv == op_.n_head_kv && kv_.head_dim_k == op_.head_dim_k &&
                kv_.head_dim_v == (op_.values_in_keys ? 0 : op_.head_dim_v) && kv_.block_size > 0);
   TANDEM_CHECK((op_.part == KvPart::whole) == (op.hot_from == kNoTensor));
+  TANDEM_CHECK((!is_kivi(kv_.k_dtype) && !is_kivi(kv_.v_dtype)) || kv_.block_size == kKiviGroup);
   n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
   max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
   n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
@@ -102,6 +104,15 @@ AttentionCall CacheAttention::call_of_head(int64_t head_kv) const {
   call.v = kv_.v + static_cast<size_t>(head_kv) * v_head;
   call.k_block_stride = static_cast<size_t>(kv_.n_head_kv) * k_head;
   call.v_block_stride = static_cast<size_t>(kv_.n_head_kv) * v_head;
+  if (is_kivi(kv_.k_dtype) || is_kivi(kv_.v_dtype)) {
+    const size_t k_open = row_bytes(DType::F16, kv_.head_dim_k) * static_cast<size_t>(kv_.block_size);
+    const size_t v_open = row_bytes(DType::F16, kv_.head_dim_v) * static_cast<size_t>(kv_.block_size);
+    call.open_of = kv_.open_of;
+    call.k_open = kv_.k_open + static_cast<size_t>(head_kv) * k_open;
+    call.v_open = kv_.v_open + static_cast<size_t>(head_kv) * v_open;
+    call.k_open_stride = static_cast<size_t>(kv_.n_head_kv) * k_open;
+    call.v_open_stride = static_cast<size_t>(kv_.n_head_kv) * v_open;
+  }
   call.scale = op_.scale;
   call.softcap = op_.softcap;
   call.window = op_.window;

@@ -1,7 +1,8 @@
-// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes. Reads
-// n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
+// kv_write: stores every token's keys and values into its slot, converted to the cache's dtypes; those of grouped dtypes
+// into their open block, as F16. Reads n * Hkv * (hd_k + hd_v) floats, writes as many elements of the cache.
 #include "cpu/ops/rows.h"
 #include "device/kv_index.h"
+#include "gguf/kivi.h"
 
 namespace tandem::cpu {
 namespace {
@@ -37,18 +38,25 @@ class CompiledKvWrite final : public CompiledOp {
   void store(int64_t token) const {
     const int64_t block = slots_[token] / kv_.block_size, offset = slots_[token] % kv_.block_size;
     for (int64_t head = 0; head < kv_.n_head_kv; ++head) {
-      const size_t row = static_cast<size_t>((block * kv_.n_head_kv + head) * kv_.block_size + offset);
       const int64_t from = token * kv_.n_head_kv + head;
-      store_row_(kv_.k_dtype, k_ + from * kv_.head_dim_k, kv_.k + row * k_row_bytes_, kv_.head_dim_k);
+      const auto row_in = [&](int64_t b) {
+        return static_cast<size_t>((b * kv_.n_head_kv + head) * kv_.block_size + offset);
+      };
+      const auto store_half = [&](DType dtype, const float* x, std::byte* pool, size_t n_row,
+                                  std::byte* open_pool, int64_t n) {
+        if (!is_kivi(dtype)) return store_row_(dtype, x, pool + row_in(block) * n_row, n);
+        store_row_(DType::F16, x, open_pool + row_in(kv_.open_of[block]) * row_bytes(DType::F16, n), n);
+      };
+      store_half(kv_.k_dtype, k_ + from * kv_.head_dim_k, kv_.k, k_row_bytes_, kv_.k_open, kv_.head_dim_k);
       if (kv_.indexed) index_key(kv_, index_, slots_[token], head);
-      if (!has_values_) continue;
-      store_row_(kv_.v_dtype, v_ + from * kv_.head_dim_v, kv_.v + row * v_row_bytes_, kv_.head_dim_v);
+      if (has_values_)
+        store_half(kv_.v_dtype, v_ + from * kv_.head_dim_v, kv_.v, v_row_bytes_, kv_.v_open, kv_.head_dim_v);
     }
   }
 
   decltype(AttentionKernels::store_row) store_row_;
   KvLayer kv_;
-  KvIndex index_;  // of an indexed cache
+  KvIndex index_;         // of an indexed cache
   const float* k_;        // [n_tokens, n_head_kv * head_dim_k]
   const float* v_;        // [n_tokens, n_head_kv * head_dim_v] or null
   const int32_t* slots_;  // [n_tokens]

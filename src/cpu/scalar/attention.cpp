@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "cpu/attention_kernels.h"
+#include "gguf/kivi.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu::scalar {
@@ -38,6 +39,28 @@ void accumulate(float s, const float* v, int64_t n, float* acc, float* sum, floa
   *sum += p;
 }
 
+// A row of one of the two pools as floats.
+struct CachedRows {
+  DType dtype;
+  const std::byte *pool, *open_pool;
+  size_t block_stride, open_stride;
+  int64_t head_dim;
+  bool are_keys;
+
+  void load(const AttentionCall& call, int64_t position, float* to) const {
+    const int32_t block = call.block_table[position / call.block_size];
+    const int64_t row = position % call.block_size;
+    const std::byte* rows = pool + static_cast<size_t>(block) * block_stride;
+    if (is_kivi(dtype) && call.open_of[block] >= 0) {
+      const std::byte* open = open_pool + static_cast<size_t>(call.open_of[block]) * open_stride;
+      return dequantize_row(DType::F16, open + static_cast<size_t>(row) * row_bytes(DType::F16, head_dim), to,
+                            head_dim);
+    }
+    if (is_kivi(dtype) && are_keys) return dequantize_key_group(dtype, rows, row, 1, to, head_dim);
+    dequantize_row(dtype, rows + static_cast<size_t>(row) * row_bytes(dtype, head_dim), to, head_dim);
+  }
+};
+
 void attend(const AttentionCall& call, std::byte* scratch) {
   float* k = reinterpret_cast<float*>(scratch);  // [head_dim_k]
   float* v = k + call.head_dim_k;                // [head_dim_v]
@@ -47,14 +70,13 @@ void attend(const AttentionCall& call, std::byte* scratch) {
     for (int64_t d = 0; d < call.head_dim_v; ++d) call.acc[i * call.head_dim_v + d] = 0;
   }
   const float* values = call.values_in_keys ? k : v;
-  const size_t k_row = row_bytes(call.k_dtype, call.head_dim_k),
-               v_row = call.values_in_keys ? 0 : row_bytes(call.v_dtype, call.head_dim_v);
+  const CachedRows keys{call.k_dtype,       call.k,          call.k_open, call.k_block_stride,
+                        call.k_open_stride, call.head_dim_k, true};
+  const CachedRows own_values{call.v_dtype,       call.v,          call.v_open, call.v_block_stride,
+                              call.v_open_stride, call.head_dim_v, false};
   for (int64_t p = call.kv_begin; p < call.kv_end; ++p) {
-    const size_t block = static_cast<size_t>(call.block_table[p / call.block_size]);
-    const size_t row = static_cast<size_t>(p % call.block_size);
-    dequantize_row(call.k_dtype, call.k + block * call.k_block_stride + row * k_row, k, call.head_dim_k);
-    if (!call.values_in_keys)
-      dequantize_row(call.v_dtype, call.v + block * call.v_block_stride + row * v_row, v, call.head_dim_v);
+    keys.load(call, p, k);
+    if (!call.values_in_keys) own_values.load(call, p, v);
     for (int64_t i = 0; i < call.n_queries; ++i) {
       if (!sees(call, i, p)) continue;
       accumulate(score(call, call.q[i], k), values, call.head_dim_v, call.acc + i * call.head_dim_v,

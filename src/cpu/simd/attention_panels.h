@@ -71,7 +71,14 @@ struct CacheRows {
   size_t block_stride, row_bytes;
   int64_t block_size, head_dim, ld;
   const int32_t* block_table;
+  // Of grouped dtypes; 0 bits: of others.
+  int group_bits;
+  bool are_keys;
+  const int32_t* open_of;
+  const std::byte* open_base;
+  size_t open_stride;
 
+  // Where the row is; of grouped dtypes, an address in its block, if that is closed.
   const std::byte* row(int64_t position) const {
     const size_t block = static_cast<size_t>(block_table[position / block_size]);
     return base + block * block_stride + static_cast<size_t>(position % block_size) * row_bytes;
@@ -92,9 +99,32 @@ struct CacheRows {
   // Loads positions [first, first + n) as rows of `to`.
   void load(int64_t first, int64_t n, float* to) const {
     for_each_run(first, n, [&](const std::byte* from, int64_t i, int64_t run) {
+      if (group_bits != 0 && load_grouped(first + i, run, to + i * ld)) return;
       if (ld == head_dim) return load_rows(from, to + i * ld, run * head_dim);
       for (int64_t j = 0; j < run; ++j, from += row_bytes) load_rows(from, to + (i + j) * ld, head_dim);
     });
+  }
+
+  // Loads rows of one block, if they are open or keys.
+  bool load_grouped(int64_t position, int64_t n, float* to) const {
+    const int32_t block = block_table[position / block_size];
+    const int64_t offset = position % block_size;
+    if (open_of[block] >= 0) {
+      const auto* from =
+          reinterpret_cast<const fp16_t*>(open_base + static_cast<size_t>(open_of[block]) * open_stride) +
+          offset * head_dim;
+      for (int64_t i = 0; i < n; ++i)
+        load_f16_rows(reinterpret_cast<const std::byte*>(from + i * head_dim), to + i * ld, head_dim);
+      return true;
+    }
+    if (!are_keys) return false;
+    const std::byte* group = base + static_cast<size_t>(block) * block_stride;
+    if (group_bits == 4) {
+      load_key_group<4>(group, offset, n, to, ld, head_dim);
+    } else {
+      load_key_group<2>(group, offset, n, to, ld, head_dim);
+    }
+    return true;
   }
 };
 
@@ -107,7 +137,12 @@ CacheRows keys_of(const AttentionCall& call, const P& p) {
           call.block_size,
           call.head_dim_k,
           p.ld_k,
-          call.block_table};
+          call.block_table,
+          is_kivi(call.k_dtype) ? kivi_bits(call.k_dtype) : 0,
+          true,
+          call.open_of,
+          call.k_open,
+          call.k_open_stride};
 }
 template <class P>
 CacheRows values_of(const AttentionCall& call, const P& p) {
@@ -118,7 +153,12 @@ CacheRows values_of(const AttentionCall& call, const P& p) {
           call.block_size,
           call.head_dim_v,
           p.ld_v,
-          call.block_table};
+          call.block_table,
+          is_kivi(call.v_dtype) ? kivi_bits(call.v_dtype) : 0,
+          false,
+          call.open_of,
+          call.v_open,
+          call.v_open_stride};
 }
 
 // Rows used next, fetched while others are multiplied: those of a head in a block are too few for the hardware to see that

@@ -6,6 +6,7 @@
 
 #include "gguf/blocks.h"
 #include "gguf/dtype.h"
+#include "gguf/kivi.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -60,7 +61,36 @@ void load_block_rows(const std::byte* from, float* to, int64_t n) {
   for (int64_t b = 0; b < n / QK; ++b) dequantize_32(block[b], 0, to + b * QK);
 }
 
-// Returns nullptr for dtypes that a cache cannot have.
+// Rows first .. first + n - 1 of a group of keys (gguf/kivi.h), to rows of `to` that are ld apart.
+template <int kBits>
+void load_key_group(const std::byte* group, int64_t first, int64_t n, float* to, int64_t ld,
+                    int64_t head_dim) {
+  const auto *d = reinterpret_cast<const fp16_t*>(group), *m = d + head_dim;
+  const auto* codes = reinterpret_cast<const uint8_t*>(m + head_dim);
+  const int64_t n_code_bytes = head_dim / QK * 4 * kBits;  // of a token
+  for (int64_t c = 0; c < head_dim; c += QK) {
+    Vec scale[QK / kLanes], least[QK / kLanes];
+    for (int64_t j = 0; j < QK; j += kLanes) {
+      scale[j / kLanes] = load_f16(d + c + j);
+      least[j / kLanes] = load_f16(m + c + j);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      alignas(32) uint8_t levels[QK];
+      const uint8_t* from = codes + (first + i) * n_code_bytes + c / QK * 4 * kBits;
+      if constexpr (kBits == 4) {
+        unpack_nibbles(from, levels);
+      } else {
+        unpack_pairs(from, levels);
+      }
+      for (int64_t j = 0; j < QK; j += kLanes) {
+        const Vec x = load_i8(reinterpret_cast<const int8_t*>(levels) + j);
+        store(to + i * ld + c + j, scale[j / kLanes] * x + least[j / kLanes]);
+      }
+    }
+  }
+}
+
+// Returns nullptr for dtypes that a cache cannot have. Of grouped dtypes, for rows of values.
 TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
   switch (dtype) {
     case DType::F32: return load_f32_rows;
@@ -72,6 +102,8 @@ TANDEM_INLINE LoadRows load_rows_fn(DType dtype) {
     case DType::Q5_0: return load_block_rows<BlockQ5_0>;
     case DType::Q5_1: return load_block_rows<BlockQ5_1>;
     case DType::IQ4_NL: return load_block_rows<BlockIQ4_NL>;
+    case DType::KIVI4: return load_block_rows<BlockQ4_1>;
+    case DType::KIVI2: return load_block_rows<BlockKivi2>;
     default: return nullptr;
   }
 }
@@ -88,6 +120,8 @@ TANDEM_INLINE size_t cache_row_bytes(DType dtype, int64_t n) {
     case DType::Q5_0: return size / QK * sizeof(BlockQ5_0);
     case DType::Q5_1: return size / QK * sizeof(BlockQ5_1);
     case DType::IQ4_NL: return size / QK * sizeof(BlockIQ4_NL);
+    case DType::KIVI4: return size / QK * sizeof(BlockQ4_1);
+    case DType::KIVI2: return size / QK * sizeof(BlockKivi2);
     default: return size * sizeof(fp16_t);
   }
 }
