@@ -99,7 +99,9 @@ KvLayer KvStream::view(size_t c) const {
 void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32_t> slots) {
   n_blocks_ = block_table.empty() ? 0 : *std::max_element(block_table.begin(), block_table.end()) + 1;
   written_.clear();
-  const auto block_size = static_cast<int32_t>(host_.empty() ? 1 : std::max<int64_t>(host_[0].block_size, 1));
+  if (caches_.empty()) return;
+  const auto block_size =
+      static_cast<int32_t>(host(0).block_size);  // of layers with rows; states are blocks of one
   for (int32_t s : slots) {
     const int32_t block = s / block_size;
     if (std::find(written_.begin(), written_.end(), block) == written_.end()) written_.push_back(block);
