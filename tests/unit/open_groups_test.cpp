@@ -53,6 +53,22 @@ TEST_F(Groups, KnownRowsAreClosedAtOnce) {
   EXPECT_THAT(open_of(s), ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1));
 }
 
+// As when the states of a recurrent model are loaded: one append for each.
+TEST_F(Groups, KnownRowsInPartsLeaveNoPlaceBehind) {
+  KvSequence s = sequence();
+  grow(s, 100, OpenGroups::Rows::known);
+  grow(s, 233, OpenGroups::Rows::known);
+  EXPECT_THAT(open_of(s), ElementsAre(0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1));
+  KvSequence other = sequence();
+  for (int i = 0; i < 7; ++i) grow(other, 32);  // with its five and those of s, 13 places
+  EXPECT_THAT(open_of(s), ElementsAre(0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1));
+  KvSequence third = sequence();
+  grow(third, 32);
+  grow(third, 32);
+  grow(third, 32);
+  EXPECT_THAT(open_of(s), ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1));
+}
+
 TEST_F(Groups, CuttingIntoAClosedGroupDropsIt) {
   KvSequence s = sequence();
   grow(s, 333, OpenGroups::Rows::known);
