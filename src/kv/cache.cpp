@@ -96,8 +96,7 @@ void check_kv_config(const KvConfig& config) {
     if (config.format(i).is_grouped() && shape.has_rows() && !shape.has_heads()) {
       throw_error(ErrorCode::usage,
                   "the cache cannot be KIVI4 or KIVI2: layer {} caches rows of latent attention, and these "
-                  "types are for "
-                  "heads of keys and values; use q8_0",
+                  "types are for heads of keys and values; use q8_0",
                   i);
     }
     check_dtype(config.format(i).k, shape.head_dim_k, "K");

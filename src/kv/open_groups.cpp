@@ -66,6 +66,10 @@ void OpenGroups::append(std::span<const int32_t> blocks, int64_t before, int64_t
     state.n_tokens = std::min(block_size_, after - i * block_size_);
     state.last_used = clock_;
   }
+  // A block of known rows that was begun before is whole now.
+  const auto begun = static_cast<size_t>(before / block_size_);
+  if (before % block_size_ != 0 && before / block_size_ < n_closed && is_open(blocks[begun]))
+    states_[place(blocks[begun])].n_tokens = block_size_;
   // Blocks of known rows that are closed at once; their places are of sequences that had these blocks before.
   for (int64_t i = ceil_div(before, block_size_); i < n_closed; ++i) {
     if (is_open(blocks[static_cast<size_t>(i)])) drop(blocks[static_cast<size_t>(i)]);

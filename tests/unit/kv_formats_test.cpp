@@ -168,5 +168,26 @@ TEST(KvFormats, WhatHasNoHeadsIsLeftOut) {
   set_kv_formats(kv, o);
 }
 
+TEST(KvFormats, GroupedTypesAreForHeads) {
+  ContextOptions o;
+  o.n_sequences = 2;
+  o.n_ubatch = 100;
+  o.k_dtype = *find_cache_dtype("kivi4");
+  o.v_dtype = *find_cache_dtype("KIVI2");
+  KvConfig kv = four_layers();
+  kv.n_ctx = 4096;
+  set_kv_formats(kv, o);
+  EXPECT_TRUE(kv.is_grouped());
+  const size_t n_open = 2 * 6 + 4;  // 128 tokens of each, anywhere in blocks, and of a step
+  EXPECT_EQ(kv_layer_bytes(kv, 0), 2 * (4096 * (40 + 24) + n_open * 32 * 2 * 128));
+  kv.n_ctx = 64;
+  EXPECT_EQ(kv_layer_bytes(kv, 0), 2 * (64 * (40 + 24) + 2u * 32 * 2 * 128));
+  EXPECT_THAT(set_refusal(o, config_of({KvShape{1, 576, 0}})),
+              HasSubstr("layer 0 caches rows of latent attention"));
+  EXPECT_THAT(set_refusal(o, config_of({KvShape{2, 80, 80}})), HasSubstr("use f16"));
+  o.sparse_kv = {8, 16};
+  EXPECT_THAT(set_refusal(o), HasSubstr("sparse_kv=8,16: KIVI4 and KIVI2 caches are read as a whole"));
+}
+
 }  // namespace
 }  // namespace tandem

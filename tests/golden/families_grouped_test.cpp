@@ -1,0 +1,112 @@
+// Every architecture with a cache of grouped types (-ctk kivi4 -ctv kivi4): short texts are those of F16, long ones are near
+// them, also after they were cut back, whatever else layers cache.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/gguf_bytes.h"
+#include "support/hf_folder.h"
+#include "tools/convert/convert.h"
+
+namespace tandem {
+namespace {
+
+using Logits = std::vector<float>;
+
+class FamiliesGrouped : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    test::family_folder(family_).write(folder_.path("hf"));
+    tools::ConvertOptions convert;
+    convert.type = tools::OutType::F32;
+    convert.n_threads = 1;
+    const std::string path = folder_.path("model.gguf");
+    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
+    model_ = Model::load(path);
+    for (int i = 0; i < model_->hparams().n_layer; ++i) {
+      const KvShape shape = model_->architecture().kv_shape(i);
+      can_ &= !shape.has_rows() ||
+              (shape.has_heads() && shape.head_dim_k % 32 == 0 && shape.head_dim_v % 32 == 0);
+    }
+  }
+
+  EngineOptions options(DType k, DType v) const {
+    EngineOptions o;
+    o.context.n_ctx = 400;
+    o.context.n_ubatch = 24;
+    o.context.n_deferred = family_.n_deferred();
+    o.context.k_dtype = k;
+    o.context.v_dtype = v;
+    return o;
+  }
+
+  std::vector<int32_t> text(size_t n) const {
+    const std::vector<int32_t> ids = family_.ids();
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < n; ++i) tokens.push_back(ids[i * i % ids.size()]);
+    return tokens;
+  }
+  static Logits logits(Session& session, std::span<const int32_t> tokens) {
+    const std::span<const float> row = session.append(tokens);
+    return {row.begin(), row.end()};
+  }
+
+  static double distance(const Logits& got, const Logits& wanted) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += std::pow(got[i] - wanted[i], 2);
+      size += std::pow(wanted[i], 2);
+    }
+    return std::sqrt(error / size);
+  }
+
+  test::Family family_;
+  test::TempDir folder_;
+  std::unique_ptr<Model> model_;
+  bool can_ = true;  // heads that groups of 32 divide
+};
+
+TEST_P(FamiliesGrouped, ShortTextsAreThoseOfHalfFloatsAndLongOnesNear) {
+  const auto host = cpu::make_cpu_device({1, 1});
+  const auto open = [&](DType k, DType v) {
+    return std::make_unique<Session>(*model_, std::vector<Device*>{host.get()}, options(k, v));
+  };
+  if (!can_) {
+    try {
+      open(DType::KIVI4, DType::KIVI4);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      EXPECT_THAT(e.what(), testing::AnyOf(testing::HasSubstr("rows of latent attention"),
+                                           testing::HasSubstr("do not divide this model's head size")));
+    }
+    return;
+  }
+  const auto exact = open(DType::F16, DType::F16), grouped = open(DType::KIVI4, DType::KIVI4);
+  const std::vector<int32_t> all = text(330);
+  const std::span<const int32_t> tokens = all;
+  EXPECT_EQ(logits(*grouped, tokens.first(140)), logits(*exact, tokens.first(140)));
+  const Logits wanted = logits(*exact, tokens.subspan(140, 180)),
+               got = logits(*grouped, tokens.subspan(140, 180));
+  const double most = model_->hparams().n_expert > 0 ? 1.0 : 0.25;  // roundings choose experts
+  EXPECT_LT(distance(got, wanted), most);
+  for (const int64_t n : {300, 270, 133, 70, 9}) {
+    exact->truncate(n);
+    grouped->truncate(n);
+    EXPECT_EQ(grouped->n_past(), n);
+    const auto next = tokens.subspan(static_cast<size_t>(n), 5);
+    EXPECT_LT(distance(logits(*grouped, next), logits(*exact, next)), most) << "cut back to " << n;
+    EXPECT_EQ(grouped->n_cached(), n + 5);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesGrouped, testing::ValuesIn(test::family_names()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem
