@@ -50,7 +50,7 @@ std::optional<Fit> in_way(const FitRequest& r, const Fit& fit, SplitMode way) {
 std::string split_text(const FitRequest& r, const Fit& fit) {
   if (r.devices.size() < 3 || r.rates.empty() || fit.choice.n_gpu_layers <= 0) return "";
   std::vector<SplitMode> ways{SplitMode::layer, SplitMode::tensor, SplitMode::none};
-  std::ranges::stable_partition(ways, [&](SplitMode way) { return way == fit.choice.split; });
+  std::stable_partition(ways.begin(), ways.end(), [&](SplitMode way) { return way == fit.choice.split; });
   std::string text;
   for (const SplitMode way : ways) {
     const std::optional<Fit> other = in_way(r, fit, way);

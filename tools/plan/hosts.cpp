@@ -118,15 +118,19 @@ HostsPlan plan_hosts(const HostsRequest& r) {
   const LayerShares shares =
       divide_layers(layer_loads(whole), possible_cuts(whole), powers, static_cast<double>(n_ctx));
   std::optional<int64_t> least_ctx;
+  std::vector<SessionPlan> alone;  // what each rank would have room for
   for (size_t i = 0; i < machines.size(); ++i) {
     stages[i]->keep_layers(shares.ranges[i]);
-    const int64_t n = plan_stage(r, machines[i], *stages[i], r.engine.context).shape.n_ctx;
+    alone.push_back(plan_stage(r, machines[i], *stages[i], r.engine.context));
+    const int64_t n = alone.back().shape.n_ctx;
     least_ctx = std::min(least_ctx.value_or(n), n);
   }
   plan.shape.n_ctx = *least_ctx;
   double slowest = 0;
   for (size_t i = 0; i < machines.size(); ++i) {
-    const SessionPlan stage = plan_stage(r, machines[i], *stages[i], plan.shape);
+    const bool is_same = alone[i].shape.n_ctx == plan.shape.n_ctx;
+    const SessionPlan stage =
+        is_same ? std::move(alone[i]) : plan_stage(r, machines[i], *stages[i], plan.shape);
     const PlannedHost& host = r.hosts[machines[i].host];
     RankPlan rank;
     rank.host = machines[i].host;
