@@ -202,7 +202,9 @@ class LayerDivider {
   }
 
   bool joins_stream(const Node& node) const {
+    const std::vector<TensorId>& received = g_.graph().received;
     const auto is_stream = [&](TensorId id) {
+      if (std::ranges::find(received, id) != received.end()) return true;
       const Spread* spread = g_.find(id);
       return spread && spread->kind == Spread::Kind::everywhere;
     };

@@ -118,7 +118,8 @@ TEST_P(FamiliesTensor, InStages) {
       EXPECT_EQ(end.error, "");
     EXPECT_LE(apart(found, expected()), 1e-4f);
     for (const auto& of_rank : sims) {
-      for (const auto& sim : of_rank) EXPECT_GT(sim->copied_bytes(), 0u);
+      EXPECT_GT(of_rank[0]->copied_bytes() + of_rank[1]->copied_bytes(),
+                0u);  // one alone has recurrent layers
     }
   }
 }
