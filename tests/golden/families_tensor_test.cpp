@@ -94,6 +94,19 @@ TEST_P(FamiliesTensor, StreamedLayers) {
     EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total());
 }
 
+// Where the user leaves it open, and links are fast.
+TEST_P(FamiliesTensor, AsThePlannerChooses) {
+  EngineOptions o = options({});
+  o.context.n_ubatch_given = true;
+  o.rates = {{1e9, 1e12, 1e9, 0, 0}, {1e9, 1e15, 1e15, 0, 0}, {1e9, 1e15, 1e15, 0, 0}};
+  test::SimMachine machine(*host_, 2);
+  Session session(*model_, machine.devices(), o);
+  const Fit& fit = session.placement();
+  EXPECT_EQ(fit.placement.parallel.has_value(), fit.choice.split == SplitMode::tensor);
+  if (GetParam() == "llama" || GetParam() == "gpt_oss") EXPECT_EQ(fit.choice.split, SplitMode::tensor);
+  EXPECT_LE(apart(logits(session), expected()), 1e-4f);
+}
+
 // Ranks with some of the layers each, which divide them over their own devices.
 TEST_P(FamiliesTensor, InStages) {
   const std::vector<bool> cuts = possible_cuts(model_->architecture());
