@@ -11,10 +11,14 @@ namespace {
 constexpr double kGiga = 1e9;
 
 // The read and arithmetic speeds that good kernels reach: 0.8 of the data sheet's memory bandwidth and 0.4 of
-// its dense half-float products; for the bus, 0.85 of PCIe 3, 4 or 5 with as many lanes as the card has.
+// its dense half-float products; for the bus, 0.85 of PCIe 3, 4 or 5 with as many lanes as the card has. Of cards that come in
+// machines with NVLink between all of them, 0.8 of what it carries each way, and a usual time for the shortest sum.
 constexpr KnownDevice gpu(std::string_view name, double gib, double gb_per_s, double tflops,
-                          double bus_gb_per_s) {
-  return {name, gib, {0.8 * gb_per_s * kGiga, 0.4 * tflops * 1e12, 0.85 * bus_gb_per_s * kGiga, 8e-6, 2e-6}};
+                          double bus_gb_per_s, double nvlink_gb_per_s = 0) {
+  DeviceRates rates{0.8 * gb_per_s * kGiga, 0.4 * tflops * 1e12, 0.85 * bus_gb_per_s * kGiga, 8e-6, 2e-6};
+  rates.peer_bytes_per_s = 0.8 * nvlink_gb_per_s * kGiga;
+  rates.peer_s = nvlink_gb_per_s > 0 ? DeviceRates::kUsualPeerS : 0;
+  return {name, gib, rates};
 }
 constexpr double kPcie3x16 = 15.8, kPcie4x8 = 15.8, kPcie4x16 = 31.5, kPcie5x8 = 31.5, kPcie5x16 = 63;
 // Memory: of cards with error correction in the same memory, what that leaves.
@@ -53,20 +57,20 @@ constexpr KnownDevice kGpus[] = {
     gpu("rtx6000ada", 48, 960, 364, kPcie4x16),
     gpu("rtxpro6000", 96, 1792, 503, kPcie5x16),
     // Servers
-    gpu("v100-16gb", 16, 900, 125, kPcie3x16),
-    gpu("v100", 32, 900, 125, kPcie3x16),
+    gpu("v100-16gb", 16, 900, 125, kPcie3x16, 150),
+    gpu("v100", 32, 900, 125, kPcie3x16, 150),
     gpu("t4", 15, 320, 65, kPcie3x16),
     gpu("a10", 22.5, 600, 125, kPcie4x16),
     gpu("a30", 24, 933, 165, kPcie4x16),
     gpu("a40", 45, 696, 150, kPcie4x16),
-    gpu("a100-40gb", 40, 1555, 312, kPcie4x16),
-    gpu("a100", 80, 2039, 312, kPcie4x16),
+    gpu("a100-40gb", 40, 1555, 312, kPcie4x16, 300),
+    gpu("a100", 80, 2039, 312, kPcie4x16, 300),
     gpu("l4", 22.5, 300, 121, kPcie4x8),
     gpu("l40", 45, 864, 181, kPcie4x16),
     gpu("l40s", 45, 864, 362, kPcie4x16),
     gpu("h100-pcie", 80, 2000, 756, kPcie5x16),
-    gpu("h100", 80, 3350, 989, kPcie5x16),
-    gpu("h200", 141, 4800, 989, kPcie5x16),
+    gpu("h100", 80, 3350, 989, kPcie5x16, 450),
+    gpu("h200", 141, 4800, 989, kPcie5x16, 450),
 };
 
 #ifndef TANDEM_HAVE_CUDA

@@ -358,6 +358,7 @@ void run_rank(RunOptions& options, MpiRanks& ranks) {
   std::optional<ExitCode> exit_code;
   if (leads) {
     const auto agree_with_all = [&ranks](const std::optional<Error>& e) { agree(ranks, e); };
+    if (options.explain) staged.watch();
     try {
       complete(options, prompt,
                {staged.model(), staged.devices(), staged.explain(options.explain), agree_with_all});

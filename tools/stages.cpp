@@ -51,7 +51,10 @@ RankPower power_of(const std::vector<std::unique_ptr<Device>>& devices, const Ho
     power.gpu_bytes += n_bytes;
     seconds += n_bytes / (d < engine.rates.size() ? engine.rates[d].read_bytes_per_s : 1e12);
   }
-  if (seconds > 0) power.gpu_bytes_per_s = power.gpu_bytes / seconds;
+  // Whole layers one GPU after the other; what is divided all read at once.
+  const bool together = engine.offload.split_mode == SplitMode::tensor;
+  const auto n_at_once = static_cast<double>(together ? devices.size() - 1 : 1);
+  if (seconds > 0) power.gpu_bytes_per_s = n_at_once * power.gpu_bytes / seconds;
   return power;
 }
 
@@ -87,8 +90,6 @@ void check_stage_options(const EngineOptions& engine) {
   if (!open.mmap) refuse("--no-mmap", "it would read the layers of other ranks too");
   if (engine.devices.numa == Numa::distribute)
     refuse("--numa distribute", "start a rank on each node of memory instead");
-  if (engine.offload.split_mode == SplitMode::tensor)
-    refuse("-sm tensor", "a rank does not divide its layers over GPUs yet");
   if (engine.context.keeps_hidden)
     refuse("--spec mtp", "the MTP layer needs what the last rank makes of every token");
 }
@@ -173,6 +174,11 @@ std::string StagedModel::layers_text() const {
 
 std::string StagedModel::times_text() {
   return stage_table(ranks_, ranges_, pipeline_.all_times());
+}
+
+void StagedModel::watch() {
+  constexpr std::chrono::seconds kEvery{5};
+  pipeline_.watch(kEvery, [](const std::string& text) { log_info("ranks: {}", text); });
 }
 
 std::function<void(const std::string& table)> StagedModel::explain(bool wanted) const {

@@ -37,6 +37,8 @@ class StagedModel {
   std::string layers_text() const;
   // What each rank has done so far, a line each. All ranks call it.
   std::string times_text();
+  // On rank 0: says every some seconds which rank takes how long for a step.
+  void watch();
 
   // On ranks other than 0: makes the steps of rank 0 until that calls finish(). `explain`: prints the stage's placement.
   void follow(const EngineOptions& engine, bool explain);

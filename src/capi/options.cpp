@@ -124,7 +124,8 @@ SplitMode split_mode_of(const std::string& value) {
   if (value == "none") return SplitMode::none;
   if (value == "layer") return SplitMode::layer;
   if (value == "tensor") return SplitMode::tensor;
-  throw_error(ErrorCode::usage, "'{}' is none of none, layer, tensor", printable(value));
+  if (value == "auto") return SplitMode::automatic;
+  throw_error(ErrorCode::usage, "'{}' is none of none, layer, tensor, auto", printable(value));
 }
 
 std::vector<double> shares_of(const std::string& value) {

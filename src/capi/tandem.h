@@ -117,8 +117,8 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx_vnni",
  *                                         "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best
  *               n_gpu_layers     -1       last layers of the model on GPUs; -1: what is fastest
- *               split_mode       "layer"  with several GPUs: "layer", whole layers on each; "tensor", each layer over all
- *                                         of them; "none", only the first
+ *               split_mode       "auto"   with several GPUs: "layer", whole layers on each; "tensor", each layer over all
+ *                                         of them; "none", only the first; "auto", what is fastest
  *               tensor_split     ""       share of each GPU, "3,1"; "": by free memory
  *               kv_store         ""       folder that keeps what is computed of texts, for all that begin alike
  *               kv_store_bytes   10 GiB   its largest size; what was not used for longest goes first

@@ -23,6 +23,11 @@ struct DeviceRates {
   // Attention, and attention with one token per sequence. 0: as ops_per_s.
   double attention_ops_per_s = 0;
   double single_attention_ops_per_s = 0;
+  // GPUs that add without the host (NCCL): a sum over n of them takes peer_s, and for each byte of a summand
+  // 2 (n - 1) / n / peer_bytes_per_s. 0: sums go over host memory.
+  double peer_bytes_per_s = 0, peer_s = 0;
+
+  static constexpr double kUsualPeerS = 12e-6;
 
   double memory() const { return std::max(memory_bytes_per_s, read_bytes_per_s); }
 };

@@ -221,6 +221,7 @@ std::vector<Node> SpreadGraph::without_unused() {
     if (id != kNoTensor) used[static_cast<size_t>(id)] = true;
   }
   std::vector<Node> kept;
+  for (const TensorId id : graph_.sent) used[static_cast<size_t>(id)] = true;
   for (auto node = result_.rbegin(); node != result_.rend(); ++node) {
     const bool is_needed = node->output == kNoTensor || used[static_cast<size_t>(node->output)] ||
                            std::holds_alternative<CollectiveOp>(node->op);

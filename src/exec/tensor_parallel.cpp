@@ -18,6 +18,7 @@ class LayerDivider {
     const std::vector<Node> nodes = g_.graph().nodes;
     for (const Node& node : nodes) divide(node);
     bring_logits();
+    bring_sent();
     return g_.finish();
   }
 
@@ -201,7 +202,9 @@ class LayerDivider {
   }
 
   bool joins_stream(const Node& node) const {
+    const std::vector<TensorId>& received = g_.graph().received;
     const auto is_stream = [&](TensorId id) {
+      if (std::ranges::find(received, id) != received.end()) return true;
       const Spread* spread = g_.find(id);
       return spread && spread->kind == Spread::Kind::everywhere;
     };
@@ -345,6 +348,14 @@ class LayerDivider {
     }
     const Spread* logits = g_.find(g_.graph().logits);
     if (logits && logits->kind == Spread::Kind::divided) g_.gather(g_.graph().logits, SpreadGraph::To::first);
+  }
+
+  // What the next stage gets: the first device has all of it.
+  void bring_sent() {
+    for (const TensorId id : g_.graph().sent) {
+      if (g_.is(id, Spread::Kind::partial)) g_.all_reduce(id);
+      if (g_.is(id, Spread::Kind::divided)) g_.gather(id, SpreadGraph::To::first);
+    }
   }
 
   std::optional<DeviceId> lone_device(const Node& node) const {

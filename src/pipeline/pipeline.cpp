@@ -53,6 +53,27 @@ void Pipeline::count_step() {
     times_.n_prompt_tokens += n_step_tokens_;
     times_.prompt_s += seconds;
   }
+  link_.set_times(times());
+  if (leads() && watch_) watch();
+}
+
+void Pipeline::watch(std::chrono::duration<double> every, std::function<void(const std::string&)> show) {
+  every_ = every;
+  watch_ = std::move(show);
+  watched_ = Clock::now();
+}
+
+// What all have done since the last time.
+void Pipeline::watch() {
+  if (Clock::now() - watched_ < every_) return;
+  const std::vector<StageTimes> now = link_.all_times();
+  std::vector<StageTimes> news;
+  shown_.resize(now.size());
+  for (size_t i = 0; i < now.size(); ++i) news.push_back(now[i].since(shown_[i]));
+  const std::string text = live_text(ranks_, news);
+  if (!text.empty()) watch_(text);
+  shown_ = now;
+  watched_ = Clock::now();
 }
 
 StepLogits Pipeline::end(StepLogits of_this_stage, LogitsWanted wanted) {
@@ -151,27 +172,6 @@ StageTimes Pipeline::times() const {
 
 std::vector<StageTimes> Pipeline::all_times() {
   return gather(ranks_, times());
-}
-
-std::string stage_table(const Ranks& ranks, std::span<const LayerRange> layers,
-                        std::span<const StageTimes> times) {
-  const auto mean_ms = [](double seconds, int64_t n) {
-    return n > 0 ? 1e3 * seconds / static_cast<double>(n) : 0;
-  };
-  std::string text;
-  for (size_t i = 0; i < times.size(); ++i) {
-    const StageTimes& t = times[i];
-    text += format("{}: layers {} to {}; ", ranks.name_of(static_cast<int>(i)), layers[i].first,
-                   layers[i].end - 1);
-    if (t.n_prompt_steps > 0) {
-      text += format("prompt {:.2f} ms a token, in steps of {}; ", mean_ms(t.prompt_s, t.n_prompt_tokens),
-                     t.n_prompt_tokens / t.n_prompt_steps);
-    }
-    text +=
-        format("{:.2f} ms a step of single tokens; waited {:.2f} s; sent {:.1f} MB\n",
-               mean_ms(t.single_s, t.n_single_steps), t.waited_s, static_cast<double>(t.sent_bytes) / 1e6);
-  }
-  return text;
 }
 
 }  // namespace tandem

@@ -7,22 +7,15 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "engine/runtime.h"
 #include "engine/step_relay.h"
 #include "pipeline/rank_link.h"
+#include "pipeline/stage_times.h"
 
 namespace tandem {
-
-// What a stage has done, without what it waited for others.
-struct StageTimes {
-  int64_t n_prompt_tokens = 0, n_prompt_steps = 0,
-          n_single_steps = 0;         // single: of a token, or one with guesses
-  double prompt_s = 0, single_s = 0;  // computing
-  double waited_s = 0;
-  uint64_t sent_bytes = 0;  // activations
-};
 
 class Pipeline final : public StepRelay, RemoteLogits {
  public:
@@ -37,6 +30,9 @@ class Pipeline final : public StepRelay, RemoteLogits {
   // This rank's. With those of all ranks: all call it.
   StageTimes times() const;
   std::vector<StageTimes> all_times();
+  // On rank 0: calls `show` after steps, with what live_text() says of all ranks since the last time, and no more often than
+  // `every`. What later ranks have done is known some steps later: it comes with their answers to what they were sent.
+  void watch(std::chrono::duration<double> every, std::function<void(const std::string& text)> show);
 
   StageLink& link() override { return link_; }
   void begin(std::span<const BatchSlice> slices, LogitsWanted wanted) override;
@@ -53,6 +49,7 @@ class Pipeline final : public StepRelay, RemoteLogits {
   void send_logits(const StepLogits& logits, LogitsWanted wanted);
   void take_logits(LogitsWanted wanted);
   void count_step();
+  void watch();
 
   // Of a step whose logits another rank has made.
   std::span<const float> logits() override;
@@ -62,6 +59,10 @@ class Pipeline final : public StepRelay, RemoteLogits {
   Ranks& ranks_;
   RankLink link_;
   StageTimes times_;
+  std::function<void(const std::string&)> watch_;  // none: nobody does
+  std::chrono::duration<double> every_{};
+  Clock::time_point watched_{};
+  std::vector<StageTimes> shown_;
   // Of the step that runs.
   Clock::time_point step_began_{};
   double waited_before_ = 0;
@@ -71,9 +72,5 @@ class Pipeline final : public StepRelay, RemoteLogits {
   size_t n_top_ = 0;
   StepLogits made_;
 };
-
-// "rank 1 on node7    layers 8-15    prompt 12.1 ms a step of 96 tokens    token 5.02 ms    waited ...", a line each.
-std::string stage_table(const Ranks& ranks, std::span<const LayerRange> layers,
-                        std::span<const StageTimes> times);
 
 }  // namespace tandem

@@ -22,11 +22,17 @@ class AddSeconds {
 
 }  // namespace
 
+RankLink::RankLink(Ranks& ranks) : ranks_(ranks), times_(static_cast<size_t>(ranks.size())) {}
+
+void RankLink::set_times(const StageTimes& times) {
+  times_[static_cast<size_t>(ranks_.rank())] = times;
+}
+
 void RankLink::send(std::span<const std::byte> bytes) {
   const int next = ranks_.rank() + 1;
   if (n_on_the_way_ == kMaxOnTheWay) {
     const AddSeconds timer(waited_s_);
-    ranks_.receive_into(next, kTakenTag, {});
+    ranks_.receive_into(next, kTakenTag, std::as_writable_bytes(times_from(next)));
     --n_on_the_way_;
   }
   ranks_.send(next, kActivationsTag, bytes);
@@ -40,7 +46,7 @@ void RankLink::receive(std::span<std::byte> bytes) {
     const AddSeconds timer(waited_s_);
     ranks_.receive_into(before, kActivationsTag, bytes);
   }
-  ranks_.send(before, kTakenTag, {});
+  ranks_.send(before, kTakenTag, std::as_bytes(times_from(ranks_.rank())));
 }
 
 }  // namespace tandem

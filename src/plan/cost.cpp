@@ -268,8 +268,9 @@ class StepClock final : GroupSlots {
     at_[0] = t;
   }
 
-  // Over host memory: all parts go there, and the host adds or joins them.
+  // From GPU to GPU where all are linked and add; else over host memory: all parts go there, and the host adds or joins them.
   void run_collective(size_t segment) {
+    if (is_between_peers(segment)) return add_between_peers(segment);
     const auto for_each_copy = [&](TensorId CollectiveTensors::*which, const auto& f) {
       for (const int32_t i : partition().segments[segment].nodes) {
         const Node& node = graph_.nodes[static_cast<size_t>(i)];
@@ -291,6 +292,31 @@ class StepClock final : GroupSlots {
   struct CollectiveTensors {
     TensorId in, out;
   };
+
+  // What NcclCollectives adds.
+  bool is_between_peers(size_t segment) const {
+    return std::ranges::all_of(partition().segments[segment].nodes, [&](int32_t i) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      const auto& op = std::get<CollectiveOp>(node.op);
+      return op.kind == CollectiveKind::all_reduce && op.x != kNoTensor && node.output != kNoTensor &&
+             rates_[node.device->index()].peer_bytes_per_s > 0;
+    });
+  }
+  void add_between_peers(size_t segment) {
+    const std::vector<int32_t>& nodes = partition().segments[segment].nodes;
+    const auto n = static_cast<double>(nodes.size());
+    double begin = 0, seconds = 0;
+    const auto for_each_peer = [&](const auto& f) {
+      for (const int32_t i : nodes) f(graph_.nodes[static_cast<size_t>(i)]);
+    };
+    for_each_peer([&](const Node& node) {
+      const size_t d = node.device->index();
+      const double n_bytes = tensor_bytes(graph_.tensor(std::get<CollectiveOp>(node.op).x), load_);
+      begin = std::max({begin, at_[d], at_[0]});
+      seconds = std::max(seconds, rates_[d].peer_s + 2 * (n - 1) / n * n_bytes / rates_[d].peer_bytes_per_s);
+    });
+    for_each_peer([&](const Node& node) { at_[node.device->index()] = begin + seconds; });
+  }
 
   void copy(const Command& c) {
     const size_t from = c.from.index(), to = c.device.index();

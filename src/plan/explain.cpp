@@ -218,6 +218,7 @@ std::string summary(const DeviceModels& devices, const Fit& fit) {
               : format(": {} of {} layers", n_resident, layers.size());
   if (!fit.placement.output.is_host()) text += " and the output";
   text += " (" + size_text(n_bytes) + ")";
+  if (fit.placement.parallel) text += ", each over all of these GPUs";
   text += rest_text(fit.placement) + cache_summary(fit.placement);
   if (fit.bytes.disk_weights > 0) text += "; " + size_text(fit.bytes.disk_weights) + " of weights on disk";
   if (fit.speed.decode_tokens_per_s > 0) {
@@ -343,6 +344,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
+  if (const std::string ways = split_text(r, fit); !ways.empty()) text += "over GPUs: " + ways + "\n";
   const auto streams_prompts = [](const LayerPlacement& p) {
     const WeightHome* held = held_by_host(p);
     return held && streamed_to(*held, StepKind::prefill);

@@ -11,6 +11,7 @@
 #include "exec/placed_graph.h"
 #include "exec/tensor_cuts.h"
 #include "kv/hot_cache.h"
+#include "plan/choices.h"
 #include "plan/kv_formats.h"
 #include "plan/share.h"
 
@@ -274,7 +275,7 @@ void add_fit(const FitRequest& r, OffloadChoice choice, std::vector<Fit>& list) 
     choice.n_gpu_layers = n;
     candidate = with_disk(r, choice);
   }
-  if (!fits(r, candidate)) return;
+  if (!fits(r, candidate) || !is_worth_trying(r, candidate)) return;
   std::optional<Fit> cached = with_cached_experts(r, candidate);
   if (!cached || !r.options.expert_cache) list.push_back(std::move(candidate));
   if (cached) list.push_back(std::move(*cached));
@@ -295,17 +296,20 @@ void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& lis
   if (choice.divides_rows()) add_fit(r, choice, list);
 }
 
-// More than one sequence.
-bool has_sequences(const FitRequest& r) {
-  return r.graphs.front()->shape.max_sequences > 1;
-}
-
 // Whether all layers fit on GPUs with the whole cache, or a larger part of it than the choice would have
 // there. Those choices came earlier.
 bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const std::vector<Fit>& list) {
   return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
-    return f.choice.streaming == choice.streaming && f.choice.n_cpu_moe == choice.n_cpu_moe &&
-           keeps_on_gpus(f.choice.cache) && f.choice.n_gpu_layers == max_gpu_layers;
+    return f.choice.split == choice.split && f.choice.streaming == choice.streaming &&
+           f.choice.n_cpu_moe == choice.n_cpu_moe && keeps_on_gpus(f.choice.cache) &&
+           f.choice.n_gpu_layers == max_gpu_layers;
+  });
+}
+
+// Whether layers that are divided over GPUs are all there with their caches: nothing else that divides them is faster.
+bool has_all_divided(const FitRequest& r, const std::vector<Fit>& list) {
+  return std::ranges::any_of(list, [&](const Fit& f) {
+    return f.placement.parallel && f.choice.is_all_on_gpus(r.architecture.hparams().n_layer);
   });
 }
 
@@ -495,47 +499,6 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   return placement;
 }
 
-std::vector<OffloadChoice> open_choices(const FitRequest& r) {
-  const OffloadOptions& f = r.options;
-  OffloadChoice said = from_options(f, 0);
-  if (r.devices.size() < 2) return {OffloadChoice{}};
-  if (r.kv.is_grouped()) said.cache = CacheOnHost{};
-  if (r.rates.empty()) return {said};
-  std::vector<CacheChoice> caches{said.cache};
-  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
-      !r.kv.is_grouped()) {
-    const bool is_divided = f.split_mode == SplitMode::tensor;
-    caches = {CacheBesideLayers{}, CacheOnHost{}};
-    if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
-    for (int64_t parts : {2, 4, 8}) {
-      if (!has_sequences(r) && !is_divided)
-        caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
-    }
-  }
-  std::vector<int64_t> moe{said.n_cpu_moe};
-  const int64_t n_layer = r.architecture.hparams().n_layer;
-  if (!f.n_cpu_moe && r.architecture.hparams().n_expert > 0)
-    moe = {0, n_layer / 4, n_layer / 2, n_layer * 3 / 4, n_layer};
-  std::vector<Streaming> streaming{said.streaming};
-  if (said.streaming == Streaming::none && f.stream == Toggle::automatic) {
-    streaming = {Streaming::none, Streaming::prefill};
-    // Steps that bring all experts have no use for some that stay.
-    if (f.expert_cache.value_or(0) == 0) streaming.push_back(Streaming::always);
-  }
-  std::vector<OffloadChoice> list;
-  for (const Streaming s : streaming) {
-    for (const CacheChoice& cache : caches) {
-      for (const int64_t n : moe) {
-        OffloadChoice choice{0, cache, n, s};
-        choice.rows_prefill = said.rows_prefill;
-        choice.rows_decode = said.rows_decode;
-        list.push_back(choice);
-      }
-    }
-  }
-  return list;
-}
-
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
@@ -548,7 +511,7 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_offload(r.options);
   if (r.devices.size() > 1) check_grouped_kv(r.kv, r.options);
-  if (r.options.kv_split && has_sequences(r)) {
+  if (r.options.kv_split && r.graphs.front()->shape.max_sequences > 1) {
     throw_error(ErrorCode::usage, "{} divides the cache of one sequence, and there are to be {} ({})",
                 setting_text(Setting::kv_split), r.graphs.front()->shape.max_sequences,
                 setting_text(Setting::n_sequences));
@@ -564,6 +527,9 @@ std::vector<Fit> all_fits(const FitRequest& r) {
       if (!r.options.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
           fits_with_more(choice, max_gpu_layers(r), list))
         continue;
+      if (r.options.split_mode == SplitMode::automatic && choice.split == SplitMode::tensor &&
+          has_all_divided(r, list))
+        continue;
       add_fit(r, choice, list);
     }
     const std::vector<Fit> whole = list;
@@ -571,13 +537,12 @@ std::vector<Fit> all_fits(const FitRequest& r) {
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) f.speed = predict(r, f.placement);
-  std::stable_sort(list.begin(), list.end(), [](const Fit& a, const Fit& b) {
-    return a.speed.work_seconds() < b.speed.work_seconds();
-  });
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Fit& a, const Fit& b) { return compared_seconds(a) < compared_seconds(b); });
   // Choices with the same time and memory are the same placement: if everything fits, nothing is streamed.
   list.erase(std::unique(list.begin(), list.end(),
                          [&](const Fit& a, const Fit& b) {
-                           return a.speed.work_seconds() == b.speed.work_seconds() &&
+                           return compared_seconds(a) == compared_seconds(b) &&
                                   device_needs(a, 0) == device_needs(b, 0) &&
                                   device_needs(a, r.devices.size() - 1) ==
                                       device_needs(b, r.devices.size() - 1);

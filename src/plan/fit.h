@@ -34,6 +34,10 @@ struct Fit {
   std::vector<std::string> fallbacks;
 };
 
+// Seconds by which fits are compared, whole layers on each GPU preferred unless another division is faster by more than
+// predictions are sure of.
+double compared_seconds(const Fit& fit);
+
 // Returns the best fit. Keeps budgets.vram_overhead free on GPUs if the user left the number of layers
 // open.
 Fit fit(const FitRequest& request);
@@ -81,6 +85,10 @@ struct KeptExperts {
 KeptExperts kept_experts(const FitRequest& request, const Placement& placement);
 // Returns the same as text: "512 of 6144 experts; decoding finds 40% there, ...". Empty if there are none.
 std::string cached_experts_text(const FitRequest& request, const Fit& fit);
+// Returns what each way to divide the layers over GPUs would be, this one first: "tensor 81.2 t/s decoding, 2104 t/s for
+// prompts (GPU0 131072 bytes a token, GPU1 131072); layer ...; none: does not fit". Empty without several GPUs, or if the rates are
+// unknown.
+std::string split_text(const FitRequest& request, const Fit& fit);
 // Returns the table of --explain: the placement, its bytes, the bytes over the bus per token, and the
 // predicted speed.
 std::string explain(const FitRequest& request, const Fit& fit);

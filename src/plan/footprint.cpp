@@ -76,26 +76,37 @@ void add_collective(const Graph& graph, const PlacedSegment& segment, BusBytes& 
 
 BusBytes bus_bytes(const Graph& graph, const Partition& partition) {
   BusBytes bus;
+  bus.links.resize(partition.inputs.size());
+  const auto cross = [&](DeviceId device, size_t n_bytes) {
+    if (!device.is_host()) bus.links[device.index()] += n_bytes;
+  };
   for (const PlacedSegment& segment : partition.segments) {
     if (segment.collective) add_collective(graph, segment, bus);
     for (const Transfer& t : segment.transfers) {
       // Between two GPUs: through the host.
       const size_t crossings = t.from.is_host() || t.to.is_host() ? 1 : 2;
-      bus.activations += crossings * row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+      const size_t n_bytes = row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+      bus.activations += crossings * n_bytes;
+      cross(t.from, n_bytes);
+      cross(t.to, n_bytes);
       ++bus.n_transfers;
     }
   }
   for (const Transfer& t : partition.sent) {
     if (t.from.is_host()) continue;
-    bus.activations += row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+    const size_t n_bytes = row_bytes(graph.tensor(t.tensor).dtype, graph.tensor(t.tensor).n_cols);
+    bus.activations += n_bytes;
+    cross(t.from, n_bytes);
     ++bus.n_transfers;
   }
   if (!partition.logits_device.is_host()) {
     const Tensor& logits = graph.tensor(partition.has_top ? graph.top : graph.logits);
     bus.logits = row_bytes(logits.dtype, logits.n_cols);
+    cross(partition.logits_device, bus.logits);
   }
   if (graph.hidden != kNoTensor && !partition.hidden_device.is_host())
     bus.logits += row_bytes(DType::F32, graph.tensor(graph.hidden).n_cols);
+  for (size_t d = 1; d < bus.collectives.size(); ++d) bus.links[d] += bus.collectives[d];
   for (size_t d = 1; d < partition.inputs.size(); ++d) {
     for (TensorId id : partition.inputs[d]) {
       const Input which = graph.tensor(id).input;

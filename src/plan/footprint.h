@@ -40,6 +40,7 @@ struct BusBytes {
   // What collectives carry over the link of each device, if all go over host memory (collectives.h); empty: there are none.
   std::vector<size_t> collectives = {};  // [device]
   size_t n_all_reduce = 0, n_all_gather = 0;
+  std::vector<size_t> links = {};  // [device] activations, logits and collectives over the link of each
 };
 
 struct Footprint {

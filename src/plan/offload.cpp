@@ -27,9 +27,9 @@ std::vector<GpuId> divide_layers(int64_t n, const std::vector<double>& shares) {
   return gpus;
 }
 
-std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions& options) {
+std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions& options, SplitMode split) {
   const size_t n_gpus = devices.size() - 1;
-  if (options.split_mode == SplitMode::none) {
+  if (split == SplitMode::none) {
     if (options.main_gpu < 0 || static_cast<size_t>(options.main_gpu) >= n_gpus) {
       throw_error(ErrorCode::usage, "{}: there are {} GPUs, numbered from 0",
                   setting_text(Setting::main_gpu, options.main_gpu), n_gpus);
@@ -272,6 +272,16 @@ std::string_view streaming_name(Streaming streaming) {
   return "";
 }
 
+std::string_view split_name(SplitMode split) {
+  switch (split) {
+    case SplitMode::automatic: return "auto";
+    case SplitMode::none: return "none";
+    case SplitMode::layer: return "layer";
+    case SplitMode::tensor: return "tensor";
+  }
+  return "";
+}
+
 // What layers that are divided over GPUs cannot be combined with.
 static void check_tensor_split(const OffloadOptions& f) {
   if (f.split_mode != SplitMode::tensor) return;
@@ -361,6 +371,7 @@ bool streams(const OffloadOptions& options) {
 OffloadChoice from_options(const OffloadOptions& options, int64_t n_gpu_layers) {
   OffloadChoice choice;
   choice.n_gpu_layers = n_gpu_layers;
+  if (options.split_mode != SplitMode::automatic) choice.split = options.split_mode;
   if (options.kv_on_host == Toggle::on) choice.cache = CacheOnHost{};
   if (options.kv_prefetched) choice.cache = PrefetchedCache{};
   if (options.kv_split) choice.cache = SplitCache{*options.kv_split};
@@ -382,7 +393,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
   const int64_t n = std::clamp<int64_t>(choice.n_gpu_layers, 0, n_layer + 1);
   if (n > 0 || choice.streaming != Streaming::none) {
     TANDEM_CHECK(devices.size() > 1);
-    const std::vector<double> shares = shares_of(devices, options);
+    const std::vector<double> shares = shares_of(devices, options, choice.split);
     if (choice.streaming == Streaming::always) {
       place_streamed(placement, divide_layers(n_layer, shares), choice);
     } else if (n > 0) {
@@ -395,7 +406,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
                              ? std::clamp<int64_t>(options.n_kv_layers_gpu.value_or(n_layer), 0, n_layer)
                              : 0;
     for (int64_t i = 0; i < n_layer - n_kv; ++i) placement.layers[i].kv = ResidentKv{};
-    if (options.split_mode == SplitMode::tensor) divide_layers_over(placement, shares);
+    if (choice.split == SplitMode::tensor) divide_layers_over(placement, shares);
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
   if (choice.chosen_experts) leave_experts_on_disk(placement, weights);

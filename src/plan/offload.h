@@ -17,6 +17,9 @@ namespace tandem {
 enum class Streaming { none, prefill, always };
 std::string_view streaming_name(Streaming streaming);
 
+// "layer", "tensor", "none"; of one that is automatic, "auto".
+std::string_view split_name(SplitMode split);
+
 // Where the caches of layers on GPUs are.
 struct CacheBesideLayers {
   bool operator==(const CacheBesideLayers&) const = default;
@@ -57,6 +60,7 @@ struct OffloadChoice {
   int64_t n_cached_experts = 0;
   double fetched_experts = 0;
   double kept_experts = 0.25;
+  SplitMode split = SplitMode::layer;  // over several GPUs; not automatic
 
   bool reads_disk() const { return n_disk_layers > 0 || chosen_experts; }
   bool divides_rows() const {

@@ -59,8 +59,9 @@ struct ContextOptions {
   bool is_automatic() const { return n_ctx <= 0 && !n_ctx_given; }
 };
 
-// Everything on the main GPU; whole layers on each; or each layer over all of them (exec/tensor_parallel.h).
-enum class SplitMode { none, layer, tensor };
+// Everything on the main GPU; whole layers on each; or each layer over all of them (exec/tensor_parallel.h). automatic: what
+// takes the least predicted time; whole layers where speeds are not known.
+enum class SplitMode { automatic, none, layer, tensor };
 
 // Memory that a placement may take. Nothing set: the free memory, less a reserve.
 struct Budgets {
@@ -84,9 +85,9 @@ struct OffloadOptions {
   // At most so many bytes of each GPU for experts that it keeps of layers whose experts the host holds or reads from disk; 0:
   // none. Not set: the planner chooses.
   std::optional<size_t> expert_cache;
-  SplitMode split_mode = SplitMode::layer;
+  SplitMode split_mode = SplitMode::automatic;
   std::vector<double> tensor_split;   // share of each GPU; empty: by free memory
-  int64_t main_gpu = 0;               // for SplitMode::none: index among the GPUs
+  int64_t main_gpu = 0;               // where everything is on one: index among the GPUs
   Toggle stream = Toggle::automatic;  // of layers whose weights are in host memory
   // Two other ways to set how much stays on the GPUs; the rest is streamed.
   std::optional<double> gpu_weights_percent;

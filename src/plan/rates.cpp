@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "plan/bandwidth.h"
 #include "plan/op_bench.h"
+#include "plan/peer_rates.h"
 
 namespace tandem {
 namespace {
@@ -23,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kHostSize = kSanitized ? 256 : 4096;
 constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, kHostSize}, kGpuMatrix{DType::Q4_K, 2 * kHostSize};
 constexpr OpBench::Matrix kFloats{DType::F16, kHostSize};
-constexpr size_t kGpuBytes = size_t{kSanitized ? 8 : 340} << 20;  // of those that are read one after the other
+constexpr size_t kGpuBytes = size_t{kSanitized ? 8 : 340}
+                             << 20;  // of those that are read one after the other
 constexpr int64_t kBatch = 512;
 constexpr int kSmallOps = 33;
 // Attention of a decoding step, and of a piece of a prompt.
@@ -207,6 +209,7 @@ std::vector<DeviceRates> rates_of(std::span<Device* const> devices, const RatesC
   for (const DeviceRates& r : list) {
     list[0].memory_bytes_per_s = std::max(list[0].memory_bytes_per_s, r.memory_bytes_per_s);
   }
+  add_peer_rates(devices, cache, list);
   return list;
 } catch (const Error& e) {
   if (e.code() != ErrorCode::out_of_memory) throw;

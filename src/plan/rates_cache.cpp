@@ -42,7 +42,9 @@ constexpr double DeviceRates::*kFields[] = {&DeviceRates::read_bytes_per_s,
                                             &DeviceRates::memory_bytes_per_s,
                                             &DeviceRates::float_ops_per_s,
                                             &DeviceRates::attention_ops_per_s,
-                                            &DeviceRates::single_attention_ops_per_s};
+                                            &DeviceRates::single_attention_ops_per_s,
+                                            &DeviceRates::peer_bytes_per_s,
+                                            &DeviceRates::peer_s};
 constexpr size_t kPositive = 3;
 
 // "until read ops ...<tab>host<tab>device"

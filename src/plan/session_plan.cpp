@@ -168,7 +168,7 @@ std::vector<SessionPlan> plans_by_speed(const PlanRequest& r) {
   }
   // A lossless cache and the micro-batch asked for come first where they are as fast.
   std::stable_sort(plans.begin(), plans.end(), [](const SessionPlan& a, const SessionPlan& b) {
-    return a.fit.speed.work_seconds() < b.fit.speed.work_seconds();
+    return compared_seconds(a.fit) < compared_seconds(b.fit);
   });
   if (plans.empty()) return plans;
   if (auto wider = wider_plan(r, plans)) plans.insert(plans.begin(), std::move(*wider));

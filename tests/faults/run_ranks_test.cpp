@@ -165,9 +165,6 @@ TEST_F(RunRanks, ErrorsOfARankNameIt) {
     EXPECT_EQ(refused.wait(), 2);
     EXPECT_THAT(refused.output(), HasSubstr(std::string(option) + " contradicts --mpi"));
   }
-  MpiRun divided(2, command(tiny_, 3, {"-sm", "tensor"}));
-  EXPECT_EQ(divided.wait(), 2);
-  EXPECT_THAT(divided.output(), HasSubstr("-sm tensor contradicts --mpi"));
 }
 
 TEST_F(RunRanks, HaveOptionsThatNeedThem) {

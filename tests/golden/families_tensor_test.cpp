@@ -8,6 +8,7 @@
 #include "engine/session.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
+#include "support/stages_rig.h"
 #include "support/tensor_rig.h"
 #include "tools/convert/convert.h"
 
@@ -22,9 +23,8 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
     tools::ConvertOptions options;
     options.type = tools::OutType::F32;
     options.n_threads = 1;
-    const std::string path = directory_.path("floats.gguf");
-    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path);
-    model_ = Model::load(path);
+    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path_);
+    model_ = Model::load(path_);
   }
 
   EngineOptions options(const OffloadOptions& flags) const {
@@ -54,6 +54,7 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
   }
 
   test::Family family_;
+  const std::string path_ = directory_.path("floats.gguf");
   std::unique_ptr<Model> model_;
 };
 
@@ -91,6 +92,49 @@ TEST_P(FamiliesTensor, StreamedLayers) {
   EXPECT_LE(apart(logits(session), expected()), 1e-4f);
   for (size_t d = 1; d < 3; ++d)
     EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total());
+}
+
+// Where the user leaves it open, and links are fast.
+TEST_P(FamiliesTensor, AsThePlannerChooses) {
+  EngineOptions o = options({});
+  o.context.n_ubatch_given = true;
+  o.rates = {{1e9, 1e12, 1e9, 0, 0}, {1e9, 1e15, 1e15, 0, 0}, {1e9, 1e15, 1e15, 0, 0}};
+  test::SimMachine machine(*host_, 2);
+  Session session(*model_, machine.devices(), o);
+  const Fit& fit = session.placement();
+  EXPECT_EQ(fit.placement.parallel.has_value(), fit.choice.split == SplitMode::tensor);
+  if (GetParam() == "llama" || GetParam() == "gpt_oss") EXPECT_EQ(fit.choice.split, SplitMode::tensor);
+  EXPECT_LE(apart(logits(session), expected()), 1e-4f);
+}
+
+// Ranks with some of the layers each, which divide them over their own devices.
+TEST_P(FamiliesTensor, InStages) {
+  const std::vector<bool> cuts = possible_cuts(model_->architecture());
+  for (const int n_ranks : {2, 3}) {
+    SCOPED_TRACE(n_ranks);
+    test::StagesRig rig{path_, test::stages_of(cuts, n_ranks), options(divided({1, 2}))};
+    if (rig.layers.empty()) break;
+    std::vector<std::vector<std::unique_ptr<test::SimDevice>>> sims(static_cast<size_t>(n_ranks));
+    for (auto& of_rank : sims) {
+      for (const char* name : {"SIM0", "SIM1"})
+        of_rank.push_back(std::make_unique<test::SimDevice>(test::SimOptions{.name = name}));
+    }
+    rig.gpus = [&](int rank) {
+      const auto& of_rank = sims[static_cast<size_t>(rank)];
+      return std::vector<Device*>{of_rank[0].get(), of_rank[1].get()};
+    };
+    std::vector<float> found;
+    for (const test::SimRankEnd& end : rig.run([&](Session& session) {
+           EXPECT_TRUE(session.placement().placement.parallel.has_value());
+           found = logits(session);
+         }))
+      EXPECT_EQ(end.error, "");
+    EXPECT_LE(apart(found, expected()), 1e-4f);
+    for (const auto& of_rank : sims) {
+      EXPECT_GT(of_rank[0]->copied_bytes() + of_rank[1]->copied_bytes(),
+                0u);  // one alone has recurrent layers
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTensor, testing::ValuesIn(test::family_names_and_forms()),

@@ -23,6 +23,7 @@ std::vector<SimRankEnd> StagesRig::run(const std::function<void(Session& session
     o.oom_ladder = false;
     if (devices.size() > 1) o.offload.n_gpu_layers = loaded->hparams().n_layer + 1;
     if (r.rank() == 0) {
+      if (on_lead) on_lead(pipeline);
       Session session(*loaded, devices, o);
       lead(session);
       pipeline.finish();

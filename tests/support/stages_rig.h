@@ -18,6 +18,7 @@ struct StagesRig {
   SimRankOptions ranks;
   // Simulated GPUs of a rank; empty: none.
   std::function<std::vector<Device*>(int rank)> gpus;
+  std::function<void(Pipeline& pipeline)> on_lead;  // on rank 0, before its session
   // Of each rank, after a run.
   std::vector<StageTimes> times;
   std::vector<size_t> weight_bytes;

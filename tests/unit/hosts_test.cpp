@@ -27,6 +27,7 @@ gpu = "h100"
 gpus = 2
 link = 100
 link_us = 5
+peer_bw = 250
 [[host]]
 ram = "64G"
 ram_bw = 60.5
@@ -42,6 +43,7 @@ TEST(HostsFile, IsRead) {
   EXPECT_EQ(hosts[0].n_gpus, 2);
   EXPECT_DOUBLE_EQ(hosts[0].link_bytes_per_s, 12.5e9);
   EXPECT_DOUBLE_EQ(hosts[0].link_s, 5e-6);
+  EXPECT_DOUBLE_EQ(*hosts[0].peer_bytes_per_s, 250e9);
   EXPECT_EQ(hosts[1].name, "host2");
   EXPECT_EQ(hosts[1].n_gpus, 0);
   EXPECT_DOUBLE_EQ(hosts[1].ram_bytes_per_s, 60.5e9);
@@ -98,6 +100,19 @@ TEST_F(PlanHosts, SaysWhatEachRankHas) {
   // A machine with three times the bandwidth gets more of the 32 layers.
   const Outcome uneven = plan(host + "[[host]]\nram = \"64G\"\nram_bw = 300\n");
   EXPECT_THAT(uneven.out, AllOf(HasSubstr("0-7"), HasSubstr("8-31"))) << uneven.out;
+}
+
+// Over the GPUs of a rank each layer is divided where that takes less time, or where the user says so.
+TEST_F(PlanHosts, DividesLayersOverTheGpusOfARank) {
+  const std::string host = "[[host]]\nram = \"256G\"\nram_bw = 200\ngpu = \"h100\"\ngpus = 4\n";
+  const Outcome fast = plan(host + host);
+  EXPECT_EQ(fast.exit_code, 0) << fast.out;
+  EXPECT_THAT(fast.out,
+              HasSubstr("each layer is divided over the GPUs of its rank: rank 0 4 GPUs; rank 1 4 GPUs\n"));
+  const Outcome layers = plan(host + host, "-sm layer --json");
+  EXPECT_THAT(layers.out, AllOf(HasSubstr("\"split_mode\": \"layer\""), HasSubstr("\"n_gpus\": 4"),
+                                HasSubstr("\"decode_tokens_per_s\": "), HasSubstr("\"end_layer\": 32")));
+  EXPECT_EQ(plan(host, "--output svg").exit_code, 2);
 }
 
 TEST_F(PlanHosts, Refuses) {

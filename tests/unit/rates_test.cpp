@@ -3,9 +3,11 @@
 
 #include <ctime>
 #include <fstream>
+#include <thread>
 
 #include "cpu/cpu_device.h"
 #include "plan/disk_rate.h"
+#include "plan/peer_rates.h"
 #include "plan/rates.h"
 #include "support/gguf_bytes.h"
 
@@ -46,15 +48,50 @@ TEST(Rates, AreRemembered) {
   with_memory.float_ops_per_s = 9e9;
   with_memory.attention_ops_per_s = 7e9;
   with_memory.single_attention_ops_per_s = 3e9;
+  with_memory.peer_bytes_per_s = 5e9;
+  with_memory.peer_s = 2e-5;
   cache.remember("CPU: z", with_memory, Measured::disturbed);
   EXPECT_NEAR(cache.find("CPU: z")->memory_bytes_per_s, 123e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->float_ops_per_s, 9e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->attention_ops_per_s, 7e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->single_attention_ops_per_s, 3e9, 1);
+  EXPECT_NEAR(cache.find("CPU: z")->peer_bytes_per_s, 5e9, 1);
+  EXPECT_NEAR(cache.find("CPU: z")->peer_s, 2e-5, 1e-9);
   EXPECT_FALSE(cache.find("CPU"));
   cache.remember("CPU: x", kGpu);  // the last one counts
   EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
   EXPECT_FALSE(RatesCache("").find("CPU: x"));
+}
+
+// Takes 2 ms for each sum, and a second for a GB of a summand.
+class SlowSums final : public Collectives {
+ public:
+  SlowSums() : Collectives(kUsualLimitS) {}
+  std::string_view name() const override { return "slow"; }
+  void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
+    const auto n = static_cast<double>(parts.size());
+    const double n_bytes = static_cast<double>(n_rows * parts[0].n_cols * sizeof(float));
+    std::this_thread::sleep_for(std::chrono::duration<double>(2e-3 + 2 * (n - 1) / n * n_bytes / 1e9));
+  }
+  void all_gather(std::span<const CollectivePart>, size_t) override {}
+};
+
+TEST(Rates, OfSumsAreThoseOfTheirLibrary) {
+  const auto a = cpu::make_cpu_device({1, 1}), b = cpu::make_cpu_device({1, 1}),
+             c = cpu::make_cpu_device({1, 1});
+  SlowSums sums;
+  for (const std::vector<Device*>& devices :
+       {std::vector<Device*>{a.get(), b.get()}, {a.get(), b.get(), c.get()}}) {
+    const PeerRates peers = measure_peers(sums, devices);
+    EXPECT_GE(peers.seconds, 2e-3);
+    EXPECT_LE(peers.seconds, 5e-3);
+    EXPECT_GE(peers.bytes_per_s, 0.7e9);  // sleeps may take longer
+    EXPECT_LE(peers.bytes_per_s, 1.2e9);
+  }
+  // Devices that NCCL does not know have no such rates.
+  std::vector<DeviceRates> rates(3);
+  add_peer_rates(std::vector<Device*>{a.get(), b.get(), c.get()}, RatesCache(""), rates);
+  for (const DeviceRates& r : rates) EXPECT_EQ(r.peer_bytes_per_s, 0);
 }
 
 TEST(Rates, DisksAreMeasuredOnce) {

@@ -374,7 +374,9 @@ TEST_F(Schedules, NoCommandComesTooEarlyWhereLayersAreDivided) {
             SCOPED_TRACE(format("{}, {}, -ngl {}, cache {}{}", model == moe_.get() ? "moe" : "dense",
                                 streaming_name(streaming), n_gpu_layers, cache.index(),
                                 with_host ? ", host" : ""));
-            const Scheduled s = decode(*model, {n_gpu_layers, cache, 0, streaming}, 2, 2, options, with_host);
+            OffloadChoice choice{n_gpu_layers, cache, 0, streaming};
+            choice.split = options.split_mode;
+            const Scheduled s = decode(*model, choice, 2, 2, options, with_host);
             Checker(s.graph, s.schedule).check();
             EXPECT_THAT(texts(s), testing::Contains(testing::StartsWith("all_reduce")));
             if (testing::Test::HasFailure()) FAIL() << testing::PrintToString(texts(s));

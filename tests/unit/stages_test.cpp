@@ -240,6 +240,47 @@ TEST_F(Stages, OnlyTheLayersOfAStageAreRead) {
   for (const size_t rank : {0, 1}) EXPECT_EQ(rig.times[rank].sent_bytes, 103u * 64 * sizeof(float));
 }
 
+// While they compute, rank 0 knows what the others have done up to some steps ago.
+TEST_F(Stages, TellRankZeroTheirTimes) {
+  test::StagesRig rig{path_, {{0, 1}, {1, 2}, {2, 6}}, {}};
+  rig.options.context.n_ctx = 128;
+  rig.options.context.n_ubatch = 64;
+  std::vector<std::string> shown;
+  rig.on_lead = [&](Pipeline& pipeline) {
+    pipeline.watch(std::chrono::seconds(0), [&](const std::string& text) { shown.push_back(text); });
+  };
+  const std::vector<int32_t> ids(64, 7);
+  constexpr int kTokens = 20;
+  for (const test::SimRankEnd& end : rig.run([&](Session& session) {
+         session.append(ids, LogitsWanted::largest);
+         for (int i = 0; i < kTokens; ++i) session.append(std::span(ids).first(1), LogitsWanted::largest);
+       }))
+    EXPECT_EQ(end.error, "");
+  EXPECT_EQ(shown.size(), static_cast<size_t>(kTokens));  // after the prompt, nobody has read all of it yet
+  EXPECT_THAT(shown.front(), HasSubstr("rank 0"));
+  EXPECT_THAT(shown.back(), testing::AllOf(HasSubstr("rank 0"), HasSubstr(" ms a step"), HasSubstr("rank 1"),
+                                           HasSubstr("rank 2"), HasSubstr("(the slowest)")));
+}
+
+TEST(LiveText, NamesTheSlowestRank) {
+  const StageTimes quick{.n_single_steps = 10, .single_s = 0.1}, slow{.n_single_steps = 8, .single_s = 0.4};
+  for (const test::SimRankEnd& end : test::run_sim_ranks(3, {}, [&](test::SimRanks& ranks) {
+         EXPECT_EQ(live_text(ranks, std::vector{quick, slow, quick}),
+                   "rank 0 10.00 ms a step, rank 1 50.00 ms (the slowest), rank 2 10.00 ms");
+         EXPECT_EQ(live_text(ranks, std::vector(3, StageTimes{})), "");
+         // A prompt's tokens once all have read some.
+         const StageTimes reads{.n_prompt_tokens = 100, .n_prompt_steps = 2, .prompt_s = 0.2};
+         StageTimes reads_slowly = reads;
+         reads_slowly.prompt_s = 0.5;
+         EXPECT_EQ(live_text(ranks, std::vector{reads, reads_slowly}),
+                   "rank 0 2.00 ms a token of the prompt, rank 1 5.00 ms (the slowest)");
+         const StageTimes news = reads_slowly.since(reads);
+         EXPECT_EQ(news.n_prompt_tokens, 0);
+         EXPECT_DOUBLE_EQ(news.prompt_s, 0.3);
+       }))
+    EXPECT_EQ(end.error, "");
+}
+
 // A failing call of any rank ends all with its sentence, and a rank that dies or hangs is named.
 TEST_F(Stages, EndWithTheRankThatFails) {
   for (const auto kind : {test::SimRankFailure::Kind::error, test::SimRankFailure::Kind::death,

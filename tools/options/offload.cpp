@@ -86,31 +86,30 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
         }
       })
       .group(kGpuGroup);
-  choice(
-      app, "--split-mode", "none|layer|tensor",
-      "with several GPUs: use only one, distribute whole layers, or divide each layer's heads, rows and "
-      "experts over "
-      "all of them",
-      "layer",
-      [&f](const std::string& value) {
-        if (value == "row") {
-          throw Error(
-              ErrorCode::usage,
-              "--split-mode row: use tensor, which divides each layer over the GPUs, or layer, the default");
-        }
-        f.split_mode = one_of<SplitMode>(
-            "--split-mode", value,
-            {{"none", SplitMode::none}, {"layer", SplitMode::layer}, {"tensor", SplitMode::tensor}});
-      })
+  choice(app, "--split-mode", "none|layer|tensor|auto",
+         "with several GPUs: use only one, distribute whole layers, or divide each layer's heads, rows and "
+         "experts over all of them; auto: by predicted time, which --explain shows",
+         "auto",
+         [&f](const std::string& value) {
+           if (value == "row") {
+             throw Error(ErrorCode::usage,
+                         "--split-mode row: use tensor, which divides each layer over the GPUs, or layer");
+           }
+           f.split_mode = one_of<SplitMode>("--split-mode", value,
+                                            {{"none", SplitMode::none},
+                                             {"layer", SplitMode::layer},
+                                             {"tensor", SplitMode::tensor},
+                                             {"auto", SplitMode::automatic}});
+         })
       .group(kGpuGroup);
   choice(app, "--tensor-split", "N,N,...",
          "proportion of layers, or with --split-mode tensor of each layer, for each GPU (default: by free "
          "memory)",
          "", [&f](const std::string& value) { f.tensor_split = parse_tensor_split(value); })
       .group(kGpuGroup);
-  choice(app, "--main-gpu", "N", "GPU to use with --split-mode none", "0", [&f](const std::string& value) {
-    f.main_gpu = parse_integer("--main-gpu", value, 0);
-  }).group(kGpuGroup);
+  choice(app, "--main-gpu", "N", "GPU to use where the split mode is none", "0",
+         [&f](const std::string& value) { f.main_gpu = parse_integer("--main-gpu", value, 0); })
+      .group(kGpuGroup);
 }
 
 void add_disk_options(CLI::App& app, OffloadOptions& f) {

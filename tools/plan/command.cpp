@@ -32,7 +32,8 @@ struct PlanOptions : CommandOptions {
   bool sandbox = true;
   std::optional<KnownGpu> gpu;
   std::optional<size_t> vram;
-  std::optional<double> vram_bw, pcie_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
+  int64_t n_gpus = 1;                                                        // of those imagined
+  std::optional<double> vram_bw, pcie_bw, peer_bw, ram_bw, cpu_bw, disk_bw;  // bytes per second
   int32_t parallel = 1;
   std::string type;  // file type of a model that is named without a file
   std::string expert_stats;
@@ -91,8 +92,15 @@ void add_machine_options(CLI::App& app, PlanOptions& o) {
     o.vram = parse_bytes("--vram", text);
     if (*o.vram == 0) throw_error(ErrorCode::usage, "--vram: found 0, needed a size above 0");
   }).group(group);
+  choice(app, "--gpus", "N", "how many such GPUs", "1", [&o](const std::string& text) {
+    o.n_gpus = parse_integer("--gpus", text, 1, 64);
+  }).group(group);
   bandwidth("--vram-bw", "bandwidth of the GPU's memory", o.vram_bw);
   bandwidth("--pcie-bw", "bandwidth of copies from the host to the GPU", o.pcie_bw);
+  bandwidth("--peer-bw",
+            "bandwidth from GPU to GPU for sums, as of NVLink (default: the known GPU's; without it, sums go "
+            "over host memory)",
+            o.peer_bw);
   bandwidth("--ram-bw", "bandwidth of host memory", o.ram_bw);
   bandwidth("--cpu-bw", "rate at which the CPU reads weights while computing (default: as --ram-bw)",
             o.cpu_bw);
@@ -136,12 +144,19 @@ Machine imagined_machine(const PlanOptions& o) {
   if (o.vram_bw) gpu.read_bytes_per_s = *o.vram_bw;
   if (o.pcie_bw) gpu.bus_bytes_per_s = *o.pcie_bw;
   if (!o.gpu) gpu.ops_per_s = 60 * gpu.read_bytes_per_s * 1.25;
+  if (o.peer_bw) {
+    gpu.peer_bytes_per_s = *o.peer_bw;
+    gpu.peer_s = DeviceRates::kUsualPeerS;
+  }
   const size_t memory = o.vram.value_or(o.gpu ? static_cast<size_t>(o.gpu->memory_gib * (1 << 30)) : 0);
-  machine.devices.push_back(
-      std::make_unique<ImaginedDevice>(o.gpu ? std::string(o.gpu->name) : "GPU", memory,
-                                       o.gpu ? o.gpu->weight_bytes : backends().usual_weight_bytes(),
-                                       o.gpu ? o.gpu->dtype_support : backends().usual_dtype_support()));
-  machine.rates.push_back(gpu);
+  const std::string name = o.gpu ? std::string(o.gpu->name) : "GPU";
+  for (int64_t i = 0; i < o.n_gpus; ++i) {
+    machine.devices.push_back(
+        std::make_unique<ImaginedDevice>(o.n_gpus == 1 ? name : format("{} {}", name, i), memory,
+                                         o.gpu ? o.gpu->weight_bytes : backends().usual_weight_bytes(),
+                                         o.gpu ? o.gpu->dtype_support : backends().usual_dtype_support()));
+    machine.rates.push_back(gpu);
+  }
   return machine;
 }
 
@@ -150,7 +165,8 @@ Machine machine_of(const PlanOptions& o) {
   if (o.imagines_gpu()) {
     machine = imagined_machine(o);
   } else {
-    if (o.vram_bw || o.pcie_bw) throw_error(ErrorCode::usage, "--vram-bw and --pcie-bw need --vram or --gpu");
+    if (o.vram_bw || o.pcie_bw || o.peer_bw || o.n_gpus > 1)
+      throw_error(ErrorCode::usage, "--vram-bw, --pcie-bw, --peer-bw and --gpus need --vram or --gpu");
     machine = machine_with(o.engine);
   }
   if (machine.rates.size() != machine.devices.size()) {
@@ -248,10 +264,12 @@ std::string report_text(const PlanReport& report, PlanOptions::Format format) {
 }
 
 void plan_for_hosts(const PlanOptions& o, std::vector<PlannedHost> hosts, const PlannedModel& planned) {
-  if (o.imagines_gpu() || o.vram_bw || o.pcie_bw || o.ram_bw || o.cpu_bw || o.disk_bw)
-    throw_error(ErrorCode::usage, "--hosts describes the machines: leave out --gpu, --vram and --*-bw");
-  if (o.format != PlanOptions::Format::text)
-    throw_error(ErrorCode::usage, "--hosts has its report as text only: leave out --output");
+  if (o.imagines_gpu() || o.vram_bw || o.pcie_bw || o.peer_bw || o.ram_bw || o.cpu_bw || o.disk_bw ||
+      o.n_gpus > 1)
+    throw_error(ErrorCode::usage,
+                "--hosts describes the machines: leave out --gpu, --gpus, --vram and --*-bw");
+  if (o.format == PlanOptions::Format::svg)
+    throw_error(ErrorCode::usage, "--hosts has its report as text or JSON: leave out --output svg");
   EngineOptions host_only;
   host_only.devices = o.engine.devices;
   host_only.devices.no_gpus = true;
@@ -267,7 +285,8 @@ void plan_for_hosts(const PlanOptions& o, std::vector<PlannedHost> hosts, const 
   const HostsRequest request{std::move(hosts),      planned.name, planned.description, load,       o.engine,
                              std::move(devices[0]), rates[0],     parse_gpu,           usual_gpu()};
   Output out;
-  out.write(hosts_text(request, plan_hosts(request)));
+  const HostsPlan plan = plan_hosts(request);
+  out.write(o.format == PlanOptions::Format::json ? hosts_json(request, plan) : hosts_text(request, plan));
   out.flush();
 }
 

@@ -1,6 +1,7 @@
 #include "tools/plan/hosts.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "pipeline/micro_batch.h"
@@ -33,6 +34,10 @@ KnownGpu gpu_of(const HostsRequest& r, const PlannedHost& h) {
     if (h.vram) gpu.rates.ops_per_s = 60 * 1.25 * *h.vram_bytes_per_s;
   }
   if (h.pcie_bytes_per_s) gpu.rates.bus_bytes_per_s = *h.pcie_bytes_per_s;
+  if (h.peer_bytes_per_s) {
+    gpu.rates.peer_bytes_per_s = *h.peer_bytes_per_s;
+    gpu.rates.peer_s = DeviceRates::kUsualPeerS;
+  }
   return gpu;
 }
 
@@ -63,7 +68,9 @@ RankMachine machine_of_rank(const HostsRequest& r, size_t host) {
     m.rates.push_back(gpu.rates);
   }
   m.power.gpu_bytes = 0.9 * static_cast<double>(n_gpus) * static_cast<double>(n_bytes);
-  m.power.gpu_bytes_per_s = gpu.rates.read_bytes_per_s;
+  // Whole layers one after the other; what is divided all read at once.
+  const bool together = r.engine.offload.split_mode == SplitMode::tensor;
+  m.power.gpu_bytes_per_s = gpu.rates.read_bytes_per_s * static_cast<double>(together ? n_gpus : 1);
   return m;
 }
 
@@ -111,15 +118,19 @@ HostsPlan plan_hosts(const HostsRequest& r) {
   const LayerShares shares =
       divide_layers(layer_loads(whole), possible_cuts(whole), powers, static_cast<double>(n_ctx));
   std::optional<int64_t> least_ctx;
+  std::vector<SessionPlan> alone;  // what each rank would have room for
   for (size_t i = 0; i < machines.size(); ++i) {
     stages[i]->keep_layers(shares.ranges[i]);
-    const int64_t n = plan_stage(r, machines[i], *stages[i], r.engine.context).shape.n_ctx;
+    alone.push_back(plan_stage(r, machines[i], *stages[i], r.engine.context));
+    const int64_t n = alone.back().shape.n_ctx;
     least_ctx = std::min(least_ctx.value_or(n), n);
   }
   plan.shape.n_ctx = *least_ctx;
   double slowest = 0;
   for (size_t i = 0; i < machines.size(); ++i) {
-    const SessionPlan stage = plan_stage(r, machines[i], *stages[i], plan.shape);
+    const bool is_same = alone[i].shape.n_ctx == plan.shape.n_ctx;
+    const SessionPlan stage =
+        is_same ? std::move(alone[i]) : plan_stage(r, machines[i], *stages[i], plan.shape);
     const PlannedHost& host = r.hosts[machines[i].host];
     RankPlan rank;
     rank.host = machines[i].host;
@@ -127,6 +138,8 @@ HostsPlan plan_hosts(const HostsRequest& r) {
     rank.host_bytes = stage.fit.bytes.devices[0].total() + stage.fit.bytes.mapped_weights;
     for (size_t d = 1; d < stage.fit.bytes.devices.size(); ++d)
       rank.gpu_bytes += stage.fit.bytes.devices[d].total();
+    rank.n_gpus = machines[i].gpus.size();
+    rank.split = stage.fit.choice.split;
     rank.token_s = 1 / stage.fit.speed.decode_tokens_per_s;
     rank.prompt_token_s = 1 / stage.fit.speed.prefill_tokens_per_s;
     const bool last = i + 1 == machines.size();
@@ -172,7 +185,41 @@ std::string hosts_text(const HostsRequest& r, const HostsPlan& plan) {
                  1e3 * plan.token_s, 1e3 * plan.link_s);
   text += format("prompt {:.0f} t/s, of {} tokens in micro-batches of {}\n", plan.prompt_tokens_per_s,
                  plan.n_prompt, plan.micro_batch);
+  const auto divides = [](const RankPlan& rank) {
+    return rank.n_gpus > 1 && rank.split == SplitMode::tensor;
+  };
+  if (std::ranges::any_of(plan.ranks, divides)) {
+    text += "each layer is divided over the GPUs of its rank:";
+    for (size_t i = 0; i < plan.ranks.size(); ++i) {
+      if (divides(plan.ranks[i])) text += format(" rank {} {} GPUs;", i, plan.ranks[i].n_gpus);
+    }
+    text.back() = '\n';
+  }
   return text + "The CPUs compute as this machine's does, as far as their memory gives.\n";
+}
+
+std::string hosts_json(const HostsRequest& r, const HostsPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json page{{"model", r.name},
+            {"n_ctx", plan.shape.n_ctx},
+            {"decode_tokens_per_s", 1 / plan.token_s},
+            {"decode_link_s", plan.link_s},
+            {"prefill_tokens_per_s", plan.prompt_tokens_per_s},
+            {"n_prompt", plan.n_prompt},
+            {"micro_batch", plan.micro_batch}};
+  for (const RankPlan& rank : plan.ranks) {
+    page["ranks"].push_back({{"host", r.hosts[rank.host].name},
+                             {"first_layer", rank.layers.first},
+                             {"end_layer", rank.layers.end},
+                             {"n_gpus", rank.n_gpus},
+                             {"split_mode", split_name(rank.split)},
+                             {"host_bytes", rank.host_bytes},
+                             {"gpu_bytes", rank.gpu_bytes},
+                             {"token_s", rank.token_s},
+                             {"prompt_token_s", rank.prompt_token_s},
+                             {"sent_bytes", rank.sent_bytes}});
+  }
+  return page.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tandem::tools

@@ -28,6 +28,8 @@ struct HostsRequest {
 struct RankPlan {
   size_t host = 0;  // index
   LayerRange layers;
+  size_t n_gpus = 0;
+  SplitMode split = SplitMode::layer;       // over its GPUs
   size_t host_bytes = 0, gpu_bytes = 0;     // weights, caches and the rest
   double token_s = 0;                       // of its layers
   double prompt_token_s = 0;                // of a token of a long prompt
@@ -46,5 +48,7 @@ struct HostsPlan {
 // Throws Error(usage | out_of_memory) as divide_layers() and the planner do, naming the host.
 HostsPlan plan_hosts(const HostsRequest& request);
 std::string hosts_text(const HostsRequest& request, const HostsPlan& plan);
+std::string hosts_json(const HostsRequest& request,
+                       const HostsPlan& plan);  // sizes in bytes, times in seconds
 
 }  // namespace tandem::tools

@@ -75,6 +75,7 @@ class HostsParser {
         {"vram", [&] { h.vram = size(key, value); }},
         {"vram_bw", [&] { h.vram_bytes_per_s = 1e9 * number(key, value); }},
         {"pcie_bw", [&] { h.pcie_bytes_per_s = 1e9 * number(key, value); }},
+        {"peer_bw", [&] { h.peer_bytes_per_s = 1e9 * number(key, value); }},
         {"link", [&] { h.link_bytes_per_s = 1e9 / 8 * number(key, value); }},
         {"link_us", [&] { h.link_s = 1e-6 * number(key, value); }},
     };
@@ -130,7 +131,7 @@ class HostsParser {
     if (h.ram_bytes == 0 || h.ram_bytes_per_s == 0) fail(in + "ram and ram_bw are needed");
     if (!h.gpu.empty() && h.vram) fail(in + "gpu and vram are two ways to describe a GPU: give one");
     const bool has_gpus = !h.gpu.empty() || h.vram;
-    if (!has_gpus && (h.n_gpus > 0 || h.vram_bytes_per_s || h.pcie_bytes_per_s))
+    if (!has_gpus && (h.n_gpus > 0 || h.vram_bytes_per_s || h.pcie_bytes_per_s || h.peer_bytes_per_s))
       fail(in + "a GPU needs its name (gpu) or its memory (vram)");
     if (has_gpus && h.n_gpus == 0) h.n_gpus = 1;
   }

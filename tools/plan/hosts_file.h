@@ -8,6 +8,7 @@
 //   ram_bw = 200        # GB/s
 //   gpu = "h100"        # as --gpu; or vram = "24G", vram_bw and pcie_bw
 //   gpus = 4            # how many of them; default 1
+//   peer_bw = 360       # GB/s from GPU to GPU (NVLink) for sums; default: the known GPU's, or sums go over host memory
 //   link = 100          # Gbit/s to other machines; default 10
 //   link_us = 20        # time of a message, in microseconds; default 30
 #pragma once
@@ -27,7 +28,7 @@ struct PlannedHost {
   double ram_bytes_per_s = 0;
   std::string gpu;  // a known one; or
   std::optional<size_t> vram;
-  std::optional<double> vram_bytes_per_s, pcie_bytes_per_s;
+  std::optional<double> vram_bytes_per_s, pcie_bytes_per_s, peer_bytes_per_s;
   double link_bytes_per_s = 1.25e9, link_s = 30e-6;
 };
 

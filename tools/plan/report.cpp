@@ -106,6 +106,7 @@ std::string plans_text(const PlanReport& r, const SizeUnit& unit) {
   const std::vector<PlanColumn> all = {
       {{""}, "", [](size_t i) { return format("{}", i + 1); }},
       {{"ngl", left}, "-", [&](size_t i) { return gpu ? layers_text(r, choice(i)) : "-"; }},
+      {{"over\nGPUs", left}, "layer", [&](size_t i) { return std::string(split_name(choice(i).split)); }},
       {{"experts\non CPU"},
        "0",
        [&](size_t i) { return format("{}", std::min(choice(i).n_cpu_moe, r.n_layer)); }},
@@ -188,6 +189,7 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   report.experts = experts_text(fit, best.fit);
   report.kept_experts = kept_experts(fit, best.fit.placement);
   report.kept_experts_text = cached_experts_text(fit, best.fit);
+  report.splits = split_text(fit, best.fit);
   report.expert_assumption = expert_use_text(request.options.expert_use.get());
   report.line_choice = line_choice(request);
   PlanRequest line = request;
@@ -272,8 +274,12 @@ std::string plan_text(const PlanReport& r) {
   for (const PlanReport::Tier& t : r.tiers) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
-    text += t.is_gpu ? format(", bus {:.1f} GB/s\n", t.rates.bus_bytes_per_s / 1e9) : "\n";
+    if (t.is_gpu) text += format(", bus {:.1f} GB/s", t.rates.bus_bytes_per_s / 1e9);
+    if (t.rates.peer_bytes_per_s > 0 && r.tiers.size() > 2)
+      text += format(", sums over GPUs {:.1f} GB/s", t.rates.peer_bytes_per_s / 1e9);
+    text += "\n";
   }
+  if (!r.splits.empty()) text += wrapped_words("over GPUs: " + r.splits, kColumns) + "\n";
   const Footprint& bytes = best.fit.bytes;
   if (bytes.disk_weights > 0) {
     const auto of_experts = static_cast<size_t>(r.expert_hits.read_bytes());
@@ -328,7 +334,8 @@ std::string plan_json(const PlanReport& r) {
                              {"float_ops_per_s", rate_json(t.rates.float_ops_per_s)},
                              {"attention_ops_per_s", rate_json(t.rates.attention_ops_per_s)},
                              {"single_attention_ops_per_s", rate_json(t.rates.single_attention_ops_per_s)},
-                             {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)}});
+                             {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)},
+                             {"peer_bytes_per_s", rate_json(t.rates.peer_bytes_per_s)}});
   }
   const Footprint& best = r.plans[0].fit.bytes;
   page["disk"] = {{"weights", best.disk_weights},
@@ -358,6 +365,7 @@ std::string plan_json(const PlanReport& r) {
                              {"kv_on_host", std::holds_alternative<CacheOnHost>(cache)},
                              {"kv_prefetched", std::holds_alternative<PrefetchedCache>(cache)},
                              {"kv_split", split ? split->n_keep : 0},
+                             {"split_mode", split_name(p.fit.choice.split)},
                              {"streaming", streaming_name(p.fit.choice.streaming)},
                              {"gpu_rows_prefill", p.fit.choice.rows_prefill},
                              {"gpu_rows_decode", p.fit.choice.rows_decode},

@@ -28,6 +28,7 @@ struct PlanReport {
   std::string experts;                          // the same as text; empty: no chosen experts
   KeptExperts kept_experts;                     // of the best plan, on GPUs beside the host
   std::string kept_experts_text;                // the same; empty: none
+  std::string splits;                           // the ways to divide the layers over GPUs; empty: one GPU
   std::string expert_assumption;                // what both go by
   std::vector<SessionPlan> plans;               // at most three, the best first
   std::vector<std::vector<size_t>> plan_bytes;  // [plan][device], without overhead
