@@ -76,8 +76,8 @@ std::string kv_dtype_text(const KvConfig& config, DType KvFormat::*which);
 // n_checkpoints of all of them together.
 int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints);
 
-// Throws Error(usage) for a dtype that cannot be cached, also by layers of this kind, or whose quantization block does not divide the head dimension of a
-// layer.
+// Throws Error(usage) for a dtype that cannot be cached, or not by layers of this kind, or whose quantization block does
+// not divide the head dimension of a layer.
 void check_kv_config(const KvConfig& config);
 // Returns a layer of the cache as devices see it, without memory. A recurrent layer has F32 "keys" [n_conv] and
 // "values" [n_recurrence], one row in each block of one token, and a block is a state slot.

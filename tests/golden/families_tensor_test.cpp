@@ -103,7 +103,9 @@ TEST_P(FamiliesTensor, AsThePlannerChooses) {
   Session session(*model_, machine.devices(), o);
   const Fit& fit = session.placement();
   EXPECT_EQ(fit.placement.parallel.has_value(), fit.choice.split == SplitMode::tensor);
-  if (GetParam() == "llama" || GetParam() == "gpt_oss") EXPECT_EQ(fit.choice.split, SplitMode::tensor);
+  if (GetParam() == "llama" || GetParam() == "gpt_oss") {
+    EXPECT_EQ(fit.choice.split, SplitMode::tensor);
+  }
   EXPECT_LE(apart(logits(session), expected()), 1e-4f);
 }
 

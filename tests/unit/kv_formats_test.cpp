@@ -96,13 +96,15 @@ TEST(KvFormats, UnknownAndOverlappingLayersAreRefused) {
 TEST(KvFormats, SparseReadsAreTwoNumbers) {
   EXPECT_EQ(parse_sparse_kv("16,2048"), (SparseReads{16, 2048}));
   EXPECT_EQ(sparse_kv_text({16, 2048}), "16,2048");
-  for (const char* text : {"", "16", "16,", ",16", "0,16", "16,0", "16,-1", "16,2048,3", "16, 2048", "a,b", "16,3000000000"}) {
+  for (const char* text :
+       {"", "16", "16,", ",16", "0,16", "16,0", "16,-1", "16,2048,3", "16, 2048", "a,b", "16,3000000000"}) {
     try {
       parse_sparse_kv(text);
       ADD_FAILURE() << text;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::usage);
-      EXPECT_THAT(e.what(), HasSubstr("needed R,K: components of keys and positions, both at least 1")) << text;
+      EXPECT_THAT(e.what(), HasSubstr("needed R,K: components of keys and positions, both at least 1"))
+          << text;
     }
   }
 }
@@ -123,7 +125,8 @@ TEST(KvFormats, LayersThatAttendToAllPositionsAreIndexed) {
   EXPECT_EQ(kv_layer_bytes(kv, 0, DeviceId::at(1)), kv_layer_bytes(kv, 0));
   EXPECT_GT(kv_layer_bytes(kv, 0, DeviceId::host()), kv_layer_bytes(kv, 0));
   for (KvShape& shape : kv.layers) shape.window = 128;
-  EXPECT_THAT(set_refusal(o, kv), HasSubstr("sparse_kv=16,32: no layer of this model attends to keys of all positions"));
+  EXPECT_THAT(set_refusal(o, kv),
+              HasSubstr("sparse_kv=16,32: no layer of this model attends to keys of all positions"));
 }
 
 TEST(KvFormats, AutomaticallyFourBitsAreRotated) {

@@ -122,10 +122,11 @@ static std::optional<float> unless_negative(float x) {
 }
 
 void add_sparse_option(CLI::App& app, ContextOptions& o, const char* group) {
-  choice(app, "--sparse-kv", "R,K",
-         "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
-         "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
-         "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
+  choice(
+      app, "--sparse-kv", "R,K",
+      "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
+      "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
+      "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
       .group(group);
 }
 

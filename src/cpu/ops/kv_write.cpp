@@ -56,7 +56,7 @@ class CompiledKvWrite final : public CompiledOp {
 
   decltype(AttentionKernels::store_row) store_row_;
   KvLayer kv_;
-  KvIndex index_;  // of an indexed cache
+  KvIndex index_;         // of an indexed cache
   const float* k_;        // [n_tokens, n_head_kv * head_dim_k]
   const float* v_;        // [n_tokens, n_head_kv * head_dim_v] or null
   const int32_t* slots_;  // [n_tokens]
