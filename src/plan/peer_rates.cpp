@@ -30,7 +30,6 @@ class Summands {
 
   // The shortest of some sums of n numbers, until all devices have it.
   double seconds(Collectives& collectives, size_t n) {
-    using Clock = std::chrono::steady_clock;
     constexpr int kTimes = 5;
     for (CollectivePart& p : parts_) {
       p.out = p.in;
@@ -38,10 +37,10 @@ class Summands {
     }
     double best = 0;
     for (int i = 0; i < kTimes; ++i) {
-      const Clock::time_point begin = Clock::now();
+      const auto begin = std::chrono::steady_clock::now();
       collectives.all_reduce(parts_, 1);
       for (const CollectivePart& p : parts_) collectives.wait(*p.device, p.device->record(), "all_reduce");
-      const double s = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       best = i == 0 ? s : std::min(best, s);
     }
     return best;
