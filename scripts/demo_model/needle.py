@@ -34,6 +34,8 @@ SETTINGS = (
     [(f"{t}", ["-ctk", t, "-ctv", t]) for t in TYPES]
     + [("q8_0 keys, q4_0 values", ["-ctk", "q8_0", "-ctv", "q4_0"]), ("q4_0 keys, q8_0 values", ["-ctk", "q4_0", "-ctv", "q8_0"])]
     + [(f"{t} rotated", ["-ctk", t, "-ctv", t, "--kv-rotate", "on"]) for t in ("q4_1", "iq4_nl", "q4_0")]
+    # In steps of a group, as those of a step are not quantized yet.
+    + [(f"{t}, -ub 32", ["-ctk", t, "-ctv", t, "-ub", 32]) for t in ("kivi4", "kivi2")]
 )
 READS = ["16,64", "8,64", "8,16", "4,64", "4,16", "2,16", "1,4"]
 ADDED = ["single_word", "lstrip", "rstrip", "normalized"]
