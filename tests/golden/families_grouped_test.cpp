@@ -8,9 +8,8 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -21,13 +20,7 @@ class FamiliesGrouped : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     family_ = test::load_family(GetParam());
-    test::family_folder(family_).write(folder_.path("hf"));
-    tools::ConvertOptions convert;
-    convert.type = tools::OutType::F32;
-    convert.n_threads = 1;
-    const std::string path = folder_.path("model.gguf");
-    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
-    model_ = Model::load(path);
+    model_ = Model::load(test::convert_family(family_, folder_));
     for (int i = 0; i < model_->hparams().n_layer; ++i) {
       const KvShape shape = model_->architecture().kv_shape(i);
       can_ &= !shape.has_rows() ||

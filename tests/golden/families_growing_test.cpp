@@ -10,10 +10,9 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
 #include "support/sim_device.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -26,13 +25,7 @@ class FamiliesGrowing : public testing::TestWithParam<std::string> {
 
   void load(const std::string& name) {
     family_ = test::load_family(name);
-    test::family_folder(family_).write(folder_.path("hf"));
-    tools::ConvertOptions convert;
-    convert.type = tools::OutType::F32;
-    convert.n_threads = 1;
-    const std::string path = folder_.path("model.gguf");
-    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
-    model_ = Model::load(path);
+    model_ = Model::load(test::convert_family(family_, folder_));
     ids_ = family_.ids();
   }
 

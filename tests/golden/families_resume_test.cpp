@@ -10,9 +10,8 @@
 #include "engine/session_file.h"
 #include "kv/block_store.h"
 #include "support/batch_rig.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -21,13 +20,7 @@ class FamiliesResume : public test::BatchRig, public testing::WithParamInterface
  protected:
   void SetUp() override {
     family_ = test::load_family(GetParam());
-    test::family_folder(family_).write(folder_.path("hf"));
-    tools::ConvertOptions convert;
-    convert.type = tools::OutType::F32;
-    convert.n_threads = 1;
-    const std::string path = folder_.path("model.gguf");
-    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
-    model_ = Model::load(path);
+    model_ = Model::load(test::convert_family(family_, folder_));
     ids_ = family_.ids();
   }
 
@@ -162,8 +155,8 @@ TEST_P(FamiliesResume, KeptInAStore) {
     expected_.assign(end.begin(), end.end());
     first.keep();
     store.flush();
-    EXPECT_EQ(store.counts().n_written, static_cast<int64_t>(ids_.size()) / 32 *
-                                            (first.kv_config().is_recurrent() ? 2 : 1));
+    EXPECT_EQ(store.counts().n_written,
+              static_cast<int64_t>(ids_.size()) / 32 * (first.kv_config().is_recurrent() ? 2 : 1));
   }
   for (const int64_t n_held : {0, 20, 40, 64}) {
     Session session = open();
@@ -179,7 +172,8 @@ TEST_P(FamiliesResume, KeptInAStore) {
   Session parting = open();
   parting.keep_in(store);
   EXPECT_EQ(parting.load_kept(other), 64);
-  for (const std::string& path : files_in(folder)) {  // of the last block, the state; where there is none, the rows
+  for (const std::string& path :
+       files_in(folder)) {  // of the last block, the state; where there is none, the rows
     const bool is_recurrent = parting.kv_config().is_recurrent();
     if (!path.ends_with(is_recurrent ? ".state" : ".rows")) continue;
     const auto time = std::filesystem::last_write_time(path);

@@ -12,9 +12,8 @@
 #include "gguf/quants.h"
 #include "kv/block_store.h"
 #include "support/batch_rig.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -25,13 +24,7 @@ class FamiliesShift : public test::BatchRig, public testing::WithParamInterface<
  protected:
   void SetUp() override {
     family_ = test::load_family(GetParam());
-    test::family_folder(family_).write(folder_.path("hf"));
-    tools::ConvertOptions convert;
-    convert.type = tools::OutType::F32;
-    convert.n_threads = 1;
-    const std::string path = folder_.path("model.gguf");
-    write_conversion(tools::prepare_conversion(folder_.path("hf"), convert), convert, path);
-    model_ = Model::load(path);
+    model_ = Model::load(test::convert_family(family_, folder_));
     ids_ = family_.ids();
     ids_.resize(std::min<size_t>(ids_.size(), 75));
   }

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_device.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
 #include "support/sim_device.h"
 #include "support/stages_rig.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -16,11 +15,7 @@ class FamiliesStages : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     family_ = test::load_family(GetParam());
-    test::family_folder(family_).write(directory_.path("hf"));
-    tools::ConvertOptions convert;
-    convert.type = tools::OutType::Q8_0;
-    convert.n_threads = 1;
-    write_conversion(tools::prepare_conversion(directory_.path("hf"), convert), convert, path_);
+    path_ = test::convert_family(family_, directory_, tools::OutType::Q8_0);
     options_.context.n_ctx = family_.n_ctx();
     options_.context.n_ubatch = 24;
     options_.context.n_draft = 3;
@@ -49,7 +44,7 @@ class FamiliesStages : public testing::TestWithParam<std::string> {
 
   test::Family family_;
   test::TempDir directory_;
-  std::string path_ = directory_.path("model.gguf");
+  std::string path_;
   EngineOptions options_;
 };
 

@@ -6,11 +6,10 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "support/family_model.h"
 #include "support/gguf_bytes.h"
-#include "support/hf_folder.h"
 #include "support/stages_rig.h"
 #include "support/tensor_rig.h"
-#include "tools/convert/convert.h"
 
 namespace tandem {
 namespace {
@@ -19,11 +18,7 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
  protected:
   void SetUp() override {
     family_ = test::load_family(GetParam());
-    test::family_folder(family_).write(directory_.path("hf"));
-    tools::ConvertOptions options;
-    options.type = tools::OutType::F32;
-    options.n_threads = 1;
-    write_conversion(tools::prepare_conversion(directory_.path("hf"), options), options, path_);
+    path_ = test::convert_family(family_, directory_);
     model_ = Model::load(path_);
   }
 
@@ -54,7 +49,7 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
   }
 
   test::Family family_;
-  const std::string path_ = directory_.path("floats.gguf");
+  std::string path_;
   std::unique_ptr<Model> model_;
 };
 
