@@ -17,28 +17,30 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunk = 1u << 20;  // what a worker claims at a time
 constexpr size_t kLine = 64;
-constexpr size_t kStreams = 4;
-constexpr size_t kAhead = 1024;    // bytes from a load to the prefetch of its stream
+constexpr size_t kAhead = 4096;    // bytes from a load to the prefetch of its stream, times streams
 constexpr size_t kWindows = 16;    // parts of the buffer that are timed each on its own
-constexpr int64_t kMinRounds = 3;  // over the whole buffer
+constexpr int64_t kMinRounds = 4;  // over the whole buffer
 constexpr double kMinSeconds = 0.4;
 
 using Vec = uint64_t __attribute__((vector_size(16)));  // every CPU that we run on has registers of 16 bytes
 
-// Adds up a chunk, in several streams at a time: one stream alone does not keep enough loads under way to use
-// all that the memory gives. The additions are independent, so that nothing but the loads takes time.
+// Adds up a chunk, in several streams at a time. Which number is the fastest depends on the CPU: several keep more loads under
+// way, but the caches' own prefetching may follow one only. The additions are independent, so that nothing but the loads takes
+// time.
+template <size_t kStreams>
 uint64_t read_chunk(const std::byte* chunk) {
   constexpr size_t kStream = kChunk / kStreams;
   Vec sums[kStreams] = {};
   for (size_t i = 0; i < kStream; i += kLine) {
     for (size_t s = 0; s < kStreams; ++s) {
       const std::byte* line = chunk + s * kStream + i;
-      __builtin_prefetch(line + kAhead);
+      __builtin_prefetch(line + kAhead / kStreams);
       const Vec* v = reinterpret_cast<const Vec*>(line);
       sums[s] += (v[0] + v[1]) + (v[2] + v[3]);
     }
   }
-  const Vec sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  Vec sum = sums[0];
+  for (size_t s = 1; s < kStreams; ++s) sum += sums[s];
   return sum[0] + sum[1];
 }
 
@@ -66,11 +68,12 @@ double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
   double best = 0, spent = 0;
   for (int64_t pass = 0; pass < kMinRounds * n_windows || spent < kMinSeconds; ++pass) {
     const int64_t first = pass % n_windows * n_chunks;
+    const auto read = pass / n_windows % 2 == 0 ? read_chunk<4> : read_chunk<1>;
     total = 0;
     const Clock::time_point start = Clock::now();
     pool.run([&](Worker& worker) {
       uint64_t sum = 0;
-      worker.for_each(n_chunks, [&](int64_t i) { sum += read_chunk(chunk(first + i)); });
+      worker.for_each(n_chunks, [&](int64_t i) { sum += read(chunk(first + i)); });
       total += sum;
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
