@@ -161,7 +161,7 @@ TEST_P(CompiledOps, LinearGroupSharesInputAndNotEncoding) {
 // Many threads and many tokens: items have a part of both.
 TEST_P(CompiledOps, ManyThreadsDivideRowsAndTokens) {
   constexpr int64_t kMax = 430, k = 256;
-  std::uniform_int_distribution<int64_t> any_rows(1, 300), any_tokens(190, kMax);
+  std::uniform_int_distribution<int64_t> any_rows(1, 300), any_tokens(192, kMax);  // from 192 on tokens are divided
   for (int round = 0; round < 3; ++round) {
     TestWeight a(DType::Q4_K, any_rows(rng), k, rng), c(DType::Q8_0, any_rows(rng), k, rng),
         f(DType::F16, any_rows(rng), k, rng), up(DType::Q6_K, a.weight.n_rows, k, rng);
@@ -283,7 +283,7 @@ TEST_P(CompiledOps, HeadLinearMultipliesEachHead) {
           for (int64_t j = 0; j < s.n_kept; ++j) ASSERT_EQ(out[s.m + j], in[s.k + j]);
         }
       }
-      EXPECT_LE(error, size * (s.dtype == DType::F32 ? 1e-5 : 2e-2));
+      EXPECT_LE(error, size * (s.dtype == DType::F32 ? 1e-5 : 3e-2));
       for (int64_t j = n * s.n_head * y_cols; j < kMax * s.n_head * y_cols; ++j)
         ASSERT_EQ(first[static_cast<size_t>(j)], -5.0f) << "past the op";
     }
