@@ -293,7 +293,8 @@ TEST(LatentAttention, ChunksOfPositions) {
   check_all_isas(random, c, "with a window", std::span(kForms).subspan(1, 1));
 }
 
-// Either form leaves its own rounding in the result, so equal bits show which one ran.
+// Either form leaves its own rounding in the result, which shows which one ran: equal bits if it ran for as many tokens at once,
+// else far less of a difference (a product of few tokens sums in another order).
 TEST(LatentAttention, TakesTheCheaperFormForEachSequence) {
   Random random;
   Case c;
@@ -320,7 +321,17 @@ TEST(LatentAttention, TakesTheCheaperFormForEachSequence) {
       return std::equal(cheaper.begin() + at, cheaper.begin() + at + n, other.begin() + at);
     };
     EXPECT_EQ(equal(expanded), expect || s.n_tokens == 1) << s.n_tokens << " behind " << s.n_past;
-    EXPECT_EQ(equal(absorbed), !expect) << s.n_tokens << " behind " << s.n_past;
+    const auto distance = [&](const std::vector<float>& other) {
+      double sum = 0;
+      for (std::ptrdiff_t i = at; i < at + n; ++i) {
+        const auto j = static_cast<size_t>(i);
+        sum += std::pow(cheaper[j] - other[j], 2);
+      }
+      return std::sqrt(sum);
+    };
+    if (s.n_tokens > 1) {
+      EXPECT_EQ(2 * distance(absorbed) < distance(expanded), !expect) << s.n_tokens << " behind " << s.n_past;
+    }
     at += n;
   }
   EXPECT_EQ(n_expanded, 2);

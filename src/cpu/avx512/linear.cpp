@@ -18,20 +18,21 @@ size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
   return static_cast<size_t>(4 * n * TileLayout{unit_of(dtype), k}.token_words());
 }
 
-bool same_encoding(DType a, DType b, int64_t) {
+bool same_encoding(DType a, DType b, int64_t n) {
   if (is_float(a) || is_float(b)) return is_float(a) && is_float(b);
-  return unit_of(a) == unit_of(b);
+  return encoding_of(a, n) == encoding_of(b, n);
 }
 
-int64_t encode_granularity(DType, int64_t n) {
-  return tile_tokens(n);
+int64_t encode_granularity(DType dtype, int64_t n) {
+  return is_float(dtype) ? tile_tokens(n) : encoding_of(dtype, n).tile_tokens;
 }
 
 void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
             std::byte* encoded) {
   if (is_float(dtype)) return float_encode(x, ldx, n, k, token0, token1, encoded);
-  const TileLayout layout{unit_of(dtype), k};
-  const int64_t T = tile_tokens(n);
+  const Encoding encoding = encoding_of(dtype, n);
+  const TileLayout layout{encoding.unit, k, encoding.order};
+  const int64_t T = encoding.tile_tokens;
   for (int64_t t = token0; t < token1; t += T) {
     const int64_t tokens = t + T < n ? T : n - t;
     encode_tile(layout, x + t * ldx, ldx, tokens, encoded + 4 * t * layout.token_words());

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/avx512/linear_layout.h"
+#include "cpu/avx512/linear_rows.h"
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_sink.h"
 #include "cpu/avx512/linear_store.h"
@@ -39,6 +41,12 @@ struct Format {
   void (*unpack)(const Chunk& chunk, __m512i* panel);
   const TileKernel* tile_kernels;                         // by tokens
   void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
+  const RowKernel* row_kernels;                           // by tokens up to kMaxRowTokens; null: none
+  Order row_order;                                        // of their activations
+
+  bool by_rows(int64_t n) const {
+    return row_kernels != nullptr && n <= kMaxRowTokens && row_kernels[n] != nullptr;
+  }
 };
 
 template <class Unpack>
@@ -102,10 +110,17 @@ void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
   _mm512_store_ps(whole.acc, sum);
 }
 
-template <class Unpack>
+template <class Unpack, class Row = void>
 constexpr Format format_of() {
-  return {Unpack::shape, Unpack::unit_bytes, unpack_chunk<Unpack>,
-          TileKernels<Unpack::shape>::by_tokens.data(), dot_chunk<Unpack>};
+  Format format{Unpack::shape,        Unpack::unit_bytes,
+                unpack_chunk<Unpack>, TileKernels<Unpack::shape>::by_tokens.data(),
+                dot_chunk<Unpack>,    nullptr,
+                Order::columns};
+  if constexpr (!std::is_void_v<Row>) {
+    format.row_kernels = RowKernels<Row>::by_tokens.data();
+    format.row_order = Row::order;
+  }
+  return format;
 }
 
 // Parts of a worker's scratch.
@@ -287,10 +302,19 @@ size_t scratch_bytes_of(const Format& f, int64_t n, int64_t k) {
   return scratch_parts(f, n, k).total();
 }
 
+// Row by row.
+void multiply_rows(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
+  RowToken tokens[kMaxRowTokens];
+  row_tokens(call, f.shape.unit, reinterpret_cast<float*>(scratch), tokens);
+  f.row_kernels[call.n](call, row0, row1, tokens);
+}
+
 // See LinearKernels::multiply.
 void multiply_format(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
                      std::byte* scratch) {
-  if (call.n <= kMaxTile) {
+  if (f.by_rows(call.n)) {
+    multiply_rows(call, f, row0, row1, scratch);
+  } else if (call.n <= kMaxTile) {
     multiply_one_tile(call, f, row0, row1, scratch);
   } else {
     multiply_tiles(call, f, row0, row1, scratch);

@@ -92,6 +92,21 @@ TANDEM_INLINE void put_in_fours(int8_t* q) {
   });
 }
 
+// The first `columns` bytes of a span to Order::halves.
+TANDEM_INLINE void put_in_halves(int8_t* q, int64_t columns) {
+  constexpr int64_t kGroup = 128;
+  for (; columns >= kGroup; columns -= kGroup, q += kGroup) {
+    const __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 64);
+    _mm512_store_si512(q, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_store_si512(q + 64, _mm512_shuffle_i32x4(a, b, 0xdd));
+  }
+  alignas(64) int8_t rest[kGroup];
+  std::memcpy(rest, q, static_cast<size_t>(columns));
+  const int64_t n_blocks = columns / 32;
+  for (int64_t half = 0; half < 2 * n_blocks; ++half)
+    std::memcpy(q + 16 * (half / 2 + half % 2 * n_blocks), rest + 16 * half, 16);
+}
+
 // Puts `count` words of one token at every T-th place.
 TANDEM_INLINE void spread(const void* from, int64_t count, int64_t T, uint32_t* to) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * T, static_cast<const std::byte*>(from) + 4 * i, 4);
@@ -110,6 +125,7 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
       Span span;
       encode_span<unit>(x + t * ldx + c, columns, q[t], span);
       if (layout.order == Order::fours) put_in_fours(q[t]);
+      if (layout.order == Order::halves) put_in_halves(q[t], columns);
       spread(span.scale, columns / unit, T, scale_to + t);
       if constexpr (unit == 32) {
         spread(span.sum32, columns / 32, T, sum_to + t);

@@ -11,7 +11,7 @@
 //
 // Prefill unpacks a few strips for all columns (they stay in L2) and runs all tiles over them. Up to kMaxTile
 // tokens are one tile: then a strip is unpacked some hundred columns at a time into L1, where the tile meets
-// it at once.
+// it at once. Decode of one token or a few goes along the rows instead, see linear_rows.h.
 #pragma once
 
 #include <cstddef>
@@ -49,9 +49,22 @@ inline int64_t tile_tokens(int64_t n) {
   return (n + n_tiles - 1) / n_tiles;
 }
 
-// The order of 16 columns in q: as they are, or transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
-// of each of four vectors of a grid (vbmi/).
-enum class Order { columns, fours };
+// The order of columns in q: as they are; 16 columns transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
+// of each of four vectors of a grid (vbmi/); or of four blocks of 32 (of fewer at the end) all first halves, then all second
+// ones, so that two vectors have the columns of a block in the same lanes (linear_rows.h).
+enum class Order { columns, fours, halves };
+
+// Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can: then each is a tile of its own.
+inline constexpr int64_t kMaxRowTokens = 6;
+
+// How n tokens are encoded for a dtype.
+struct Encoding {
+  int unit;
+  Order order;
+  int64_t tile_tokens;
+  bool operator==(const Encoding&) const = default;
+};
+Encoding encoding_of(DType dtype, int64_t n);
 
 // The parts of a tile of T tokens, every one a [count][T] array of 4-byte words:
 //   unit 32:  q[k / 4], scale[k / 32] f32, sum[k / 32] i32

@@ -9,13 +9,14 @@ namespace {
 
 // Null: no kernels.
 const Format* find_format(DType dtype) {
-  static constexpr Format q4_0 = format_of<UnpackQ4_0>(), q4_1 = format_of<UnpackQ4_1>();
-  static constexpr Format q5_0 = format_of<UnpackQ5_0>(), q5_1 = format_of<UnpackQ5_1>();
-  static constexpr Format q8_0 = format_of<UnpackQ8_0>(), iq4_nl = format_of<UnpackIQ4_NL>();
-  static constexpr Format mxfp4 = format_of<UnpackMXFP4>(), q2_k = format_of<UnpackQ2_K>();
-  static constexpr Format q3_k = format_of<UnpackQ3_K>(), q4_k = format_of<UnpackQ4_K>();
-  static constexpr Format q5_k = format_of<UnpackQ5_K>(), q6_k = format_of<UnpackQ6_K>();
-  static constexpr Format iq4_xs = format_of<UnpackIQ4_XS>();
+  static constexpr Format q4_0 = format_of<UnpackQ4_0, RowQ4_0>(), q4_1 = format_of<UnpackQ4_1, RowQ4_1>();
+  static constexpr Format q5_0 = format_of<UnpackQ5_0, RowQ5_0>(), q5_1 = format_of<UnpackQ5_1, RowQ5_1>();
+  static constexpr Format q8_0 = format_of<UnpackQ8_0, RowQ8_0>(),
+                          iq4_nl = format_of<UnpackIQ4_NL, RowIQ4_NL>();
+  static constexpr Format mxfp4 = format_of<UnpackMXFP4, RowMXFP4>(), q2_k = format_of<UnpackQ2_K>();
+  static constexpr Format q3_k = format_of<UnpackQ3_K>(), q4_k = format_of<UnpackQ4_K, RowQ4_K>();
+  static constexpr Format q5_k = format_of<UnpackQ5_K, RowQ5_K>(), q6_k = format_of<UnpackQ6_K, RowQ6_K>();
+  static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>();
   switch (dtype) {
     case DType::Q4_0: return &q4_0;
     case DType::Q4_1: return &q4_1;
@@ -45,6 +46,12 @@ const Format& format(DType dtype) {
 int unit_of(DType dtype) {
   const Format* found = find_format(dtype);
   return found ? found->shape.unit : 0;
+}
+
+Encoding encoding_of(DType dtype, int64_t n) {
+  const Format& f = format(dtype);
+  return f.by_rows(n) ? Encoding{f.shape.unit, f.row_order, 1}
+                      : Encoding{f.shape.unit, Order::columns, tile_tokens(n)};
 }
 
 size_t quantized_scratch_bytes(DType dtype, int64_t n, int64_t k) {

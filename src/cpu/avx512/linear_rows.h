@@ -1,0 +1,222 @@
+// Products of a few tokens with block-quantized weights, one row after the other: for decode, where weights come from memory.
+//
+// Why not in strips (linear_strip.h). Sixteen rows side by side are sixteen streams of two kilobytes each, which the caches'
+// own prefetching does not follow; one row after the other is a single stream as long as the matrix. It costs more operations
+// a token, because every row's sum is spread over the lanes of a vector, so it pays for few tokens only.
+//
+// Floors, for Q4_0 and one token: 4 blocks are 72 bytes and 14 vector operations, 8 of them on the ports that multiply. A core
+// that starts two of 64 bytes a cycle takes 7 cycles for that, 36 GB/s at 3.5 GHz, more than it gets from memory.
+// Measured on two cores of a Zen 5 whose memory reads 62 GB/s (tests/bench/linear_bench.cpp, 2048 x 5632), GB/s in strips and in
+// rows: Q4_0 48, 60; Q8_0 38, 61; Q4_K 43, 60; Q5_K 40, 61; Q6_K 29, 62.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "cpu/avx512/linear_layout.h"
+#include "cpu/avx512/linear_row_formats.h"
+#include "cpu/avx512/linear_simd.h"
+#include "cpu/avx512/linear_store.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+// How far ahead of their use weights are fetched into L2: what a core reads in the time that memory takes to answer, and as
+// much again.
+constexpr size_t kRowAheadBytes = 12 << 10;
+
+// Sums of one row and one token, spread over lanes: in several chains, because an addition waits for the one before.
+template <int chains>
+struct RowSums {
+  __m512 products[chains];
+  __m256 base = _mm256_setzero_ps();  // what offsets and mins add
+
+  TANDEM_INLINE RowSums() {
+    for (__m512& sum : products) sum = _mm512_setzero_ps();
+  }
+  TANDEM_INLINE float total() const {
+    const __m512 sum = chains == 1 ? products[0] : _mm512_add_ps(products[0], products[chains - 1]);
+    const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+    const __m256 all = _mm256_add_ps(halves, base);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+  }
+};
+// Three tokens are chains enough.
+constexpr int chains_of(int n_tokens) {
+  return n_tokens < 3 ? 2 : 1;
+}
+
+// Each of the words 4 * four .. 4 * four + 3 of v, four times.
+template <int four>
+TANDEM_INLINE __m512 four_times(__m512 v) {
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(4 * four)), v);
+}
+
+// Which of four blocks of 32 columns there are.
+struct AllBlocks {
+  TANDEM_INLINE __m128 words(const float* p) const { return _mm_loadu_ps(p); }
+  template <int half>
+  TANDEM_INLINE __m512i halves(const int8_t* p) const {
+    return _mm512_loadu_si512(p + 64 * half);
+  }
+};
+struct FirstBlocks {
+  int n;  // 1 to 3
+  TANDEM_INLINE __m128 words(const float* p) const {
+    return _mm_maskz_loadu_ps(static_cast<__mmask8>((1 << n) - 1), p);
+  }
+  template <int half>
+  TANDEM_INLINE __m512i halves(const int8_t* p) const {
+    return _mm512_maskz_loadu_epi8((uint64_t{1} << (16 * n)) - 1, p + 16 * n * half);
+  }
+};
+
+// Four blocks of 32 columns, the first of them number `block` of the row; those that are not there count as zero.
+template <class F, int T, class Blocks>
+TANDEM_INLINE void add_four(const std::byte* w, const RowToken* x, int64_t block, const Blocks& present,
+                            RowSums<chains_of(T)> (&sums)[T]) {
+  const __m128 d = F::scales(w);
+  const __m128 offset = F::offsets(w, d);
+  const Codes codes = F::codes(w);
+  unroll<T>([&](auto t) __attribute__((always_inline)) {
+    const RowToken& token = x[t.value];
+    auto& sum = sums[t.value];
+    const int8_t* q = token.q + 32 * block;
+    const __m512i first =
+        dot_u8s8<F::wide>(_mm512_setzero_si512(), codes.first, present.template halves<0>(q));
+    const __m512 dot =
+        _mm512_cvtepi32_ps(dot_u8s8<F::wide>(first, codes.second, present.template halves<1>(q)));
+    const __m128 both = _mm_mul_ps(d, present.words(token.scale + block));
+    sum.products[0] = _mm512_fmadd_ps(dot, four_times<0>(_mm512_castps128_ps512(both)), sum.products[0]);
+    const __m256 base = _mm256_castps128_ps256(present.words(token.base + block));
+    sum.base = _mm256_fmadd_ps(_mm256_zextps128_ps256(offset), base, sum.base);
+  });
+}
+
+// A super-block, number `block` of the row.
+template <class F, int T>
+TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_t block,
+                                   RowSums<chains_of(T)> (&sums)[T]) {
+  constexpr int chains = chains_of(T);
+  const auto header = F::header(w);
+  __m512 part[T][chains];
+  // The n-th dot product of token t, of columns that have a scale for every four lanes.
+  const auto add = [&](auto n, auto t, __m512i dot, __m512 scale) __attribute__((always_inline)) {
+    __m512& to = part[t.value][n.value % chains];
+    const __m512 product = _mm512_cvtepi32_ps(dot);
+    to = n.value < chains ? _mm512_mul_ps(product, scale) : _mm512_fmadd_ps(product, scale, to);
+  };
+  unroll<2>([&](auto half) __attribute__((always_inline)) {  // of 128 columns
+    constexpr int h = decltype(half)::value;
+    const Codes codes = F::template codes<h>(w);
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      const int8_t* q = x[t.value].q + 256 * block + 128 * h;
+      const __m512i zero = _mm512_setzero_si512();
+      const __m512i first = dot_u8s8<F::wide>(zero, codes.first, _mm512_loadu_si512(q));
+      if constexpr (F::order == Order::halves) {
+        const __m512i dot = dot_u8s8<F::wide>(first, codes.second, _mm512_loadu_si512(q + 64));
+        add(Index<h>{}, t, dot, four_times<h>(header.scales));
+      } else {
+        const __m512i second = dot_u8s8<F::wide>(zero, codes.second, _mm512_loadu_si512(q + 64));
+        add(Index<2 * h>{}, t, first, four_times<2 * h>(header.scales));
+        add(Index<2 * h + 1>{}, t, second, four_times<2 * h + 1>(header.scales));
+      }
+    });
+  });
+  unroll<T>([&](auto t) __attribute__((always_inline)) {
+    const __m512 scale = _mm512_set1_ps(x[t.value].scale[block]);
+    auto& sum = sums[t.value];
+    unroll<chains>([&](auto c) __attribute__((always_inline)) {
+      sum.products[c.value] = _mm512_fmadd_ps(part[t.value][c.value], scale, sum.products[c.value]);
+    });
+    sum.base = _mm256_fmadd_ps(F::base(header, x[t.value], block), _mm512_castps512_ps256(scale), sum.base);
+  });
+}
+
+template <class F, int T>
+void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken* x) {
+  const size_t stride = row_bytes_of<F>(call.k);
+  constexpr size_t step_bytes = F::block_bytes * (F::unit == 32 ? 4 : 1);
+  const std::byte* w = call.w + static_cast<size_t>(row0) * stride;
+  const int64_t n_blocks = call.k / F::unit;
+  for (int64_t r = row0; r < row1; ++r) {
+    RowSums<chains_of(T)> sums[T];
+    int64_t block = 0;
+    const auto fetch = [&]() __attribute__((always_inline)) {
+      unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + kRowAheadBytes + 64 * i.value), _MM_HINT_T1);
+      });
+    };
+    if constexpr (F::unit == 32) {
+      for (; block + 4 <= n_blocks; block += 4, w += step_bytes) {
+        fetch();
+        add_four<F, T>(w, x, block, AllBlocks{}, sums);
+      }
+      if (const int64_t rest = n_blocks - block; rest > 0) {
+        alignas(64) std::byte copy[step_bytes] = {};
+        std::memcpy(copy, w, static_cast<size_t>(rest) * F::block_bytes);
+        add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, sums);
+        w += static_cast<size_t>(rest) * F::block_bytes;
+      }
+    } else {
+      for (; block < n_blocks; ++block, w += step_bytes) {
+        fetch();
+        add_super_block<F, T>(w, x, block, sums);
+      }
+    }
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      float y = sums[t.value].total();
+      if (call.bias) y += call.bias[r];
+      if (call.residual) y += call.residual[t.value * call.ld_residual + r];
+      call.y[t.value * call.ldy + r] = y;
+    });
+  }
+}
+
+using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1, const RowToken* tokens);
+
+// By the number of tokens; null beyond F::max_tokens.
+template <class F>
+struct RowKernels {
+  template <int T>
+  static constexpr RowKernel kernel() {
+    if constexpr (T >= 1 && T <= F::max_tokens) return dot_rows<F, T>;
+    return nullptr;
+  }
+  template <int... T>
+  static constexpr std::array<RowKernel, kMaxRowTokens + 1> all(std::integer_sequence<int, T...>) {
+    return {kernel<T>()...};
+  }
+  static constexpr std::array<RowKernel, kMaxRowTokens + 1> by_tokens =
+      all(std::make_integer_sequence<int, kMaxRowTokens + 1>{});
+};
+
+// The call's tokens, each encoded as a tile of its own; derived: [n][k / 32] floats.
+TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, RowToken* tokens) {
+  const TileLayout layout{unit, call.k};
+  const int64_t n_blocks = call.k / 32;
+  for (int64_t t = 0; t < call.n; ++t) {
+    const std::byte* tile = call.x + 4 * t * layout.token_words();
+    const std::byte* scale = tile + 4 * layout.q_words();
+    const std::byte* sum = scale + 4 * layout.scale_words();
+    RowToken& token = tokens[t];
+    token.q = reinterpret_cast<const int8_t*>(tile);
+    token.scale = reinterpret_cast<const float*>(scale);
+    token.sum16 = reinterpret_cast<const int16_t*>(sum);
+    token.sum32 = reinterpret_cast<const int16_t*>(sum + 4 * layout.sum_words());
+    token.base = derived + t * n_blocks;
+    if (unit != 32) continue;
+    const int32_t* sums = reinterpret_cast<const int32_t*>(sum);
+    for (int64_t i = 0; i < n_blocks; ++i)
+      derived[t * n_blocks + i] = token.scale[i] * static_cast<float>(sums[i]);
+  }
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
