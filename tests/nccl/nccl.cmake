@@ -6,7 +6,10 @@ set(nccl_folder ${CMAKE_BINARY_DIR}/nccl)
 function(add_fake_library target name folder)
   add_library(${target} SHARED ${ARGN})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_RPATH "$ORIGIN"
-    BUILD_RPATH_USE_ORIGIN ON)
+    BUILD_RPATH_USE_ORIGIN ON CXX_VISIBILITY_PRESET default)
+  if(NOT TANDEM_SANITIZE)  # whose functions are the program's
+    target_link_options(${target} PRIVATE -Wl,--no-undefined)
+  endif()
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_include_directories(${target} BEFORE PRIVATE ${nccl}/include)
 endfunction()
