@@ -3,7 +3,8 @@
 # cancelled, the merge that names it, that shard again, and the merge that then is equal to one run's answers. Then, if BUILD has
 # MPI, srun with three ranks, and a text whose model three ranks divide (scripts/slurm_run.sh).
 #   scripts/check_slurm.sh BUILD
-# Needs what slurm_here.sh needs. Exits with 0 if all of it holds.
+# MPI=pmi2 starts ranks by it, as a BUILD with MPICH needs; the default, pmix, is for Open MPI. Needs what slurm_here.sh needs.
+# Exits with 0 if all of it holds.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -52,7 +53,7 @@ cmp answers.jsonl sorted.jsonl || fail "the answers differ from those of one run
 echo "passed: 4 shards, one cancelled and answered again, equal to one run"
 
 if [ -e "$2/lib/tandem/libtandem_mpi.so" ]; then
-  srun --mpi=pmix -n 3 "$TANDEM" batch --mpi "${options[@]/answers/ranks}"
+  srun --mpi="${MPI:-pmix}" -n 3 "$TANDEM" batch --mpi "${options[@]/answers/ranks}"
   sort -t: -k2n ranks.jsonl | cmp - sorted.jsonl || fail "the answers of three ranks differ from those of one run"
   echo "passed: srun with 3 ranks, equal to one run"
   run=(-m "$here/../models/tandem-demo-Q8_0.gguf" -p "Once there were three birds" -t 1 --temp 0 -n 20)

@@ -18,6 +18,7 @@ void Collectives::wait(Device& device, Event event, std::string_view what) {
       throw_error(ErrorCode::io, "{}: {} has not answered within {} s", what, device.info().name, limit_s_);
     }
     if (seconds > 0.002) {
+      check(what);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     } else {
       std::this_thread::yield();

@@ -3,10 +3,11 @@
 //
 // Those over host memory work with any devices; those of NCCL, between CUDA devices, are faster.
 //
-// One thread calls. Functions throw Error(io) that names a device which does not answer within the limit, and what a
-// device's copies throw. After the former no further call is possible: is_lost() is true.
+// One thread calls. Functions throw Error(io) that names a device which does not answer within the limit, or says what a
+// library has reported, and what a device's copies throw. After the former two no further call is possible: is_lost() is true.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -36,10 +37,16 @@ class Collectives {
   // Joins the columns of all parts, in their order, in every `out`.
   virtual void all_gather(std::span<const CollectivePart> parts, size_t n_rows) = 0;
 
-  // Waits until the device has reached the event, no longer than the limit; `what` begins the message.
+  // Waits until the device has reached the event, no longer than the limit or until check() throws; `what` begins the message.
   void wait(Device& device, Event event, std::string_view what);
-  // Whether a device did not answer: nobody may wait for it.
+  // Whether a device did not answer, or what it does may never end: nobody may wait for it.
   virtual bool is_lost() const { return is_lost_; }
+
+ protected:
+  // Throws if what devices do now has failed in a way that their events do not show.
+  virtual void check([[maybe_unused]] std::string_view what) {}
+  void set_lost() { is_lost_ = true; }
+  double limit_s() const { return limit_s_; }
 
  private:
   double limit_s_;
@@ -49,7 +56,10 @@ class Collectives {
 // Each part's `in` goes to host memory over the device's link, and the result to every `out`; the host adds, part by part in
 // their order, so results do not depend on who is first. A link carries n_rows * n_cols * 4 bytes for each `in` and for each
 // `out`. The host is one of the devices without a link.
-std::unique_ptr<Collectives> make_host_collectives(double limit_s = kUsualLimitS);
+// `check`, if any, is called while it waits, and may throw.
+using CollectivesCheck = std::function<void(std::string_view what)>;
+std::unique_ptr<Collectives> make_host_collectives(double limit_s = kUsualLimitS,
+                                                   CollectivesCheck check = {});
 // Sums go from GPU to GPU, in the order of their streams, without the host; what joins columns goes over host memory.
 // Throws Error(io) that says what is missing (nccl_library.h), or what NCCL reports.
 std::unique_ptr<Collectives> make_nccl_collectives(std::span<Device* const> devices,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -11,7 +12,7 @@ namespace {
 
 class HostCollectives final : public Collectives {
  public:
-  using Collectives::Collectives;
+  HostCollectives(double limit_s, CollectivesCheck check) : Collectives(limit_s), check_(std::move(check)) {}
 
   std::string_view name() const override { return "host memory"; }
 
@@ -46,6 +47,11 @@ class HostCollectives final : public Collectives {
       column += parts[i].n_cols;
     }
     send(parts, n_rows * n_cols);
+  }
+
+ protected:
+  void check(std::string_view what) override {
+    if (check_) check_(what);
   }
 
  private:
@@ -96,6 +102,7 @@ class HostCollectives final : public Collectives {
     }
   }
 
+  const CollectivesCheck check_;
   std::vector<Brought> brought_;  // [part]
   std::vector<float> result_;
   std::map<Device*, Event> reads_result_;  // when each has read it
@@ -103,8 +110,8 @@ class HostCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_host_collectives(double limit_s) {
-  return std::make_unique<HostCollectives>(limit_s);
+std::unique_ptr<Collectives> make_host_collectives(double limit_s, CollectivesCheck check) {
+  return std::make_unique<HostCollectives>(limit_s, std::move(check));
 }
 
 }  // namespace tandem

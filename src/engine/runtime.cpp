@@ -103,8 +103,7 @@ void Runtime::build_cache(const KvConfig& kv) {
   for (const LayerPlacement& layer : fit_.placement.layers) {
     device_of_layer.push_back(holder(layer.kv));
     const auto i = static_cast<size_t>(&layer - fit_.placement.layers.data());
-    if (const auto* divided = std::get_if<DividedKv>(&layer.kv))
-      heads[i] = head_pools(*divided, kv.layers[i]);
+    heads[i] = divided_pools(layer.kv, kv.layers[i]);
     const auto* home = std::get_if<SplitKv>(&layer.kv);
     hot.gpu_of_layer.push_back(home ? std::optional(home->hot) : std::nullopt);
   }

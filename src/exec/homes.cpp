@@ -15,7 +15,8 @@ struct GpuOf {
   std::optional<GpuId> operator()(const CachedExperts&) const { return std::nullopt; }
 };
 
-DeviceId first_of(const DividedKv& kv) {
+template <class Divided>
+DeviceId first_of(const Divided& kv) {
   for (size_t i = 0; i < kv.devices.size(); ++i) {
     if (kv.n(i) > 0) return kv.devices[i];
   }
@@ -122,6 +123,7 @@ ExpertHome without_cached_experts(ExpertHome home) {
 
 DeviceId holder(const KvHome& home) {
   if (const auto* divided = std::get_if<DividedKv>(&home)) return first_of(*divided);
+  if (const auto* divided = std::get_if<DividedState>(&home)) return first_of(*divided);
   const auto* resident = std::get_if<ResidentKv>(&home);
   return resident ? resident->device : DeviceId::host();
 }
@@ -130,12 +132,13 @@ DeviceId attends_on(const KvHome& home) {
   return std::visit(Overloaded{[](const ResidentKv& kv) { return kv.device; },
                                [](const PrefetchedKv& kv) { return DeviceId(kv.to); },
                                [](const SplitKv& kv) { return DeviceId(kv.hot); },
-                               [](const DividedKv& kv) { return first_of(kv); }},
+                               [](const DividedKv& kv) { return first_of(kv); },
+                               [](const DividedState& state) { return first_of(state); }},
                     home);
 }
 
 bool uses_gpu(const KvHome& home) {
-  if (std::holds_alternative<DividedKv>(home)) return true;
+  if (std::holds_alternative<DividedKv>(home) || std::holds_alternative<DividedState>(home)) return true;
   return !attends_on(home).is_host();
 }
 

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "graph/column_runs.h"
 #include "graph/device_id.h"
 #include "graph/graph.h"
 
@@ -102,7 +103,24 @@ struct DividedKv {
   int64_t n(size_t i) const { return first[i + 1] - first[i]; }
   bool operator==(const DividedKv&) const = default;
 };
-using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv, DividedKv>;
+// Likewise of recurrent layers: each device has some heads or channels, and what a state slot keeps of them.
+struct DividedState {
+  std::vector<DeviceId> devices;
+  std::vector<int64_t> first;  // as in DividedKv, of groups of heads or channels (recurrent_cuts.h)
+  // Of a state slot's floats (kv/cache.h), those that a device has.
+  struct Part {
+    ColumnRuns conv, recurrence;
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts = {};  // [device]
+  int64_t n_heads = 0;           // in all groups
+  bool are_channels = false;     // and not heads
+
+  int64_t n(size_t i) const { return first[i + 1] - first[i]; }
+  int64_t heads_of(size_t i) const { return n_heads / first.back() * n(i); }
+  bool operator==(const DividedState&) const = default;
+};
+using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv, DividedKv, DividedState>;
 
 // Returns the device that holds the weights; the host for weights on disk.
 DeviceId holder(const WeightHome& home);

@@ -45,14 +45,73 @@ void SpreadGraph::gather(TensorId id, To to) {
   Spread y = everywhere();
   const int32_t number = n_collectives_++;
   const int layer = layer_of_.at(id);
+  const int64_t n_cols = graph_.tensor(id).n_cols;
+  const ColumnRuns order = order_in_parts(x.cuts, n_cols);
+  const bool are_in_order = order.size() == 1;
   tensor(id).storage = id;
   for (size_t i = 0; i < devices_.size(); ++i) {
     const bool gets = i == 0 || to == To::all;
-    y.at[i] = i == 0 ? id : gets ? add_like(id, i, graph_.tensor(id).n_cols) : kNoTensor;
+    y.at[i] = i == 0 ? id : gets ? add_like(id, i, n_cols) : kNoTensor;
+    const TensorId all = are_in_order || !gets ? y.at[i] : add_like(id, i, n_in_parts(x.cuts, n_cols));
     result_.push_back(
-        Node{CollectiveOp{CollectiveKind::all_gather, number, x.at[i]}, y.at[i], layer, devices_[i]});
+        Node{CollectiveOp{CollectiveKind::all_gather, number, x.at[i]}, all, layer, devices_[i]});
+    if (!are_in_order && gets) take(waiting_[i], all, order, {id, i, layer, devices_[i]}, y.at[i]);
   }
   spread_[id] = std::move(y);
+}
+
+int64_t SpreadGraph::n_in_parts(const Cuts& cuts, int64_t n_cols) const {
+  int64_t n = 0;
+  for (size_t i = 0; i < devices_.size(); ++i) n += cuts.n_of(i, n_cols);
+  return n;
+}
+
+// Where the columns of a row are, in their order, if the parts of all devices lie side by side.
+ColumnRuns SpreadGraph::order_in_parts(const Cuts& cuts, int64_t n_cols) const {
+  std::vector<std::pair<ColumnRun, int64_t>> pieces;  // a run of the row, and where it begins in the parts
+  int64_t at = 0;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    for (const ColumnRun& run : cuts.runs_of(i, n_cols)) {
+      pieces.emplace_back(run, at);
+      at += run.n;
+    }
+  }
+  std::ranges::sort(pieces);
+  ColumnRuns order;
+  int64_t upto = 0;
+  for (const auto& [run, first] : pieces) {  // several devices may have the same columns
+    TANDEM_CHECK(run.first <= upto);
+    const int64_t n_had = std::min(upto - run.first, run.n);
+    add_run(order, {first + n_had, run.n - n_had});
+    upto = std::max(upto, run.first + run.n);
+  }
+  TANDEM_CHECK(upto == n_cols);
+  return order;
+}
+
+// Adds nodes that put some runs of x side by side; `output` is a tensor for them, or is made.
+TensorId SpreadGraph::take(std::vector<Node>& nodes, TensorId x, const ColumnRuns& runs, const Place& place,
+                           TensorId output) {
+  const int64_t n_cols = graph_.tensor(x).n_cols;
+  TensorId sum = kNoTensor;
+  int64_t n_sum = 0;
+  for (size_t k = 0; k < runs.size(); ++k) {
+    const bool is_last = k + 1 == runs.size();
+    const auto new_tensor = [&](int64_t n, bool is_result) {
+      return is_result && output != kNoTensor ? output : add_like(place.like, place.i, n);
+    };
+    const TensorId run = new_tensor(runs[k].n, runs.size() == 1);
+    nodes.push_back(Node{ColumnsOp{{n_cols, runs[k].first, runs[k].n}, x}, run, place.layer, place.device});
+    n_sum += runs[k].n;
+    if (k == 0) {
+      sum = run;
+      continue;
+    }
+    const TensorId both = new_tensor(n_sum, is_last);
+    nodes.push_back(Node{JoinOp{sum, run, kNoTensor}, both, place.layer, place.device});
+    sum = both;
+  }
+  return sum;
 }
 
 const Spread* SpreadGraph::find(TensorId id) const {
@@ -95,6 +154,8 @@ TensorId SpreadGraph::joined(TensorId id, DeviceId device) {
     result_.push_back(Node{JoinOp{sum, part, kNoTensor}, both, layer_of_.at(id), device});
     sum = both;
   }
+  const ColumnRuns order = order_in_parts(spread_.at(id).cuts, graph_.tensor(id).n_cols);
+  if (order.size() > 1) sum = take(result_, sum, order, {id, 0, layer_of_.at(id), device});
   return joined_[{id, device}] = sum;
 }
 
@@ -105,37 +166,33 @@ TensorId SpreadGraph::part_of(TensorId id, size_t i, const Cuts& cuts) {
     if (spread->cuts == cuts) return spread->at[i];
     gather(id);
   }
-  const int64_t n_cols = graph_.tensor(id).n_cols;
-  const ColumnsOp op{{n_cols, cuts.first_of(i, n_cols), cuts.n_of(i, n_cols)}, spread_.at(id).at[i]};
-  if (op.width == n_cols) return op.x;
-  const TensorId part = add_like(id, i, op.width);
+  const ColumnRuns runs = cuts.runs_of(i, graph_.tensor(id).n_cols);
+  const TensorId whole = spread_.at(id).at[i];
+  if (n_columns(runs) == graph_.tensor(id).n_cols) return whole;
   const std::optional<DeviceId> maker = spread_.at(id).maker;
-  if (maker) {  // so that no more than the part is copied
-    issue();
-    result_.push_back(Node{op, part, layer_of_.at(id), *maker});
-  } else {
-    waiting_[i].push_back(Node{op, part, layer_of_.at(id), devices_[i]});
-  }
-  return part;
+  if (maker) issue();  // it makes the part, so that no more is copied
+  return take(maker ? result_ : waiting_[i], whole, runs,
+              {id, i, layer_of_.at(id), maker.value_or(devices_[i])});
 }
 
 TensorId SpreadGraph::rows(TensorId id, size_t i, const Cuts& cuts) {
   if (id == kNoTensor) return id;
   const Weight& w = *graph_.tensor(id).weight;
   const int64_t n = w.n_rows > 1 ? w.n_rows : w.n_cols;
-  return add_weight(placement_.slices->rows_of(w, cuts.first_of(i, n), cuts.n_of(i, n)));
+  return add_weight(placement_.slices->rows_of(w, cuts.runs_of(i, n)));
 }
 
 TensorId SpreadGraph::mats(TensorId id, size_t i, const Cuts& cuts) {
   if (id == kNoTensor) return id;
   const Weight& w = *graph_.tensor(id).weight;
   const int64_t n = w.n_mats > 1 ? w.n_mats : w.n_rows;
+  TANDEM_CHECK(cuts.ranges.empty());
   return add_weight(placement_.slices->mats_of(w, cuts.first_of(i, n), cuts.n_of(i, n)));
 }
 
 TensorId SpreadGraph::columns(TensorId id, size_t i, const Cuts& cuts) {
   const Weight& w = *graph_.tensor(id).weight;
-  return add_weight(placement_.slices->columns_of(w, cuts.first_of(i, w.n_cols), cuts.n_of(i, w.n_cols)));
+  return add_weight(placement_.slices->columns_of(w, cuts.runs_of(i, w.n_cols)));
 }
 
 TensorId SpreadGraph::add_weight(const Weight* slice) {

@@ -59,7 +59,7 @@ class SpreadGraph {
   TensorId whole_at(TensorId id, size_t i);
   // The same for one device alone, which may be none of those that divide layers.
   TensorId whole_on(TensorId id, DeviceId device);
-  // The columns of device i.
+  // The columns of device i, which has some.
   TensorId part_of(TensorId id, size_t i, const Cuts& cuts);
   // Sums the parts, in their place, but for those that another sum has too.
   void all_reduce(TensorId id);
@@ -96,6 +96,17 @@ class SpreadGraph {
   Graph finish();
 
  private:
+  // For what, and where, nodes are added: device i's columns of `like`.
+  struct Place {
+    TensorId like;
+    size_t i;
+    int layer;
+    DeviceId device;
+  };
+  TensorId take(std::vector<Node>& nodes, TensorId x, const ColumnRuns& runs, const Place& place,
+                TensorId output = kNoTensor);
+  int64_t n_in_parts(const Cuts& cuts, int64_t n_cols) const;
+  ColumnRuns order_in_parts(const Cuts& cuts, int64_t n_cols) const;
   TensorId joined(TensorId id, DeviceId device);
   TensorId add_weight(const Weight* slice);
   TensorId push(size_t i, const Node& like, Op op, TensorId output);

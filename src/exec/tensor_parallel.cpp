@@ -1,9 +1,11 @@
 #include "exec/tensor_parallel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
+#include "exec/recurrent_cuts.h"
 #include "exec/spread_graph.h"
 
 namespace tandem {
@@ -82,7 +84,7 @@ class LayerDivider {
     if (const auto device = lone_device(node)) return run_alone(node, *device);
     const Spread* x = g_.find(op.x);
     const Weight& w = *g_.graph().tensor(op.weight).weight;
-    if (!x || x->kind != Spread::Kind::divided || w.n_mats % x->cuts.n_groups != 0)
+    if (!x || x->kind != Spread::Kind::divided || !x->cuts.ranges.empty() || w.n_mats % x->cuts.n_groups != 0)
       return run_everywhere(node);
     const Cuts cuts = x->cuts;
     Spread y = g_.divided(cuts);
@@ -176,6 +178,79 @@ class LayerDivider {
     g_.set_partial(node, std::move(parts), cuts);
   }
 
+  // ---- Recurrent layers ----
+
+  // Their cuts; none if the layer's state is not divided.
+  std::optional<RecurrentCuts> recurrent_cuts(const Node& node) const {
+    const auto* home = std::get_if<DividedState>(&placement_.layers[static_cast<size_t>(node.layer)].kv);
+    if (!home) return std::nullopt;
+    return recurrent_layer(g_.graph(), node.layer).cuts(home->first);
+  }
+
+  // part(i) returns the op of device i.
+  void divide_op(const Node& node, const Cuts& cuts, const auto& part) {
+    Spread y = g_.divided(cuts);
+    g_.for_each_with(
+        cuts, [&](size_t i) { y.at[i] = g_.emit(i, node, part(i), g_.columns_of(node.output, i, cuts)); });
+    g_.set(node.output, std::move(y));
+  }
+
+  void divide(const Node& node, const CausalConvOp& op) {
+    const auto cuts = recurrent_cuts(node);
+    if (!cuts) return run_alone(node, placement_.runs_on(g_.graph(), node));
+    divide_op(node, cuts->channels, [&](size_t i) {
+      CausalConvOp part = op;
+      part.x = g_.part_of(op.x, i, cuts->channels);
+      part.weight = g_.rows(op.weight, i, cuts->channels);
+      part.bias = g_.rows(op.bias, i, cuts->channels);
+      return part;
+    });
+  }
+
+  void divide(const Node& node, const DeltaRuleOp& op) {
+    const auto cuts = recurrent_cuts(node);
+    if (!cuts) return run_alone(node, placement_.runs_on(g_.graph(), node));
+    divide_op(node, cuts->heads, [&](size_t i) {
+      DeltaRuleOp part = op;
+      if (op.n_head_k > 1) part.n_head_k = cuts->heads.n(i);
+      part.n_head_v = cuts->heads.n_of(i, op.n_head_v);
+      part.qkv = g_.part_of(op.qkv, i, cuts->channels);
+      part.beta = g_.part_of(op.beta, i, cuts->heads);
+      part.alpha = g_.part_of(op.alpha, i, cuts->heads);
+      for (TensorId* id : {&part.decay, &part.dt_bias}) *id = g_.rows(*id, i, cuts->heads);
+      return part;
+    });
+  }
+
+  void divide(const Node& node, const SsmScanOp& op) {
+    const auto cuts = recurrent_cuts(node);
+    if (!cuts) return run_alone(node, placement_.runs_on(g_.graph(), node));
+    divide_op(node, cuts->heads, [&](size_t i) {
+      SsmScanOp part = op;
+      if (op.n_group > 1) part.n_group = cuts->heads.n(i);
+      part.n_head = cuts->heads.n_of(i, op.n_head);
+      part.xbc = g_.part_of(op.xbc, i, cuts->channels);
+      part.dt = g_.part_of(op.dt, i, cuts->heads);
+      for (TensorId* id : {&part.decay, &part.dt_bias, &part.skip}) *id = g_.rows(*id, i, cuts->heads);
+      return part;
+    });
+  }
+
+  // Columns side by side of which each device has the same groups.
+  void divide(const Node& node, const JoinOp& op) {
+    const Spread *a = g_.find(op.a), *b = g_.find(op.b);
+    const auto is_divided = [](const Spread* s) { return s && s->kind == Spread::Kind::divided; };
+    if (op.residual != kNoTensor || !is_divided(a) || !is_divided(b) || a->cuts.first != b->cuts.first ||
+        a->cuts.n_groups != b->cuts.n_groups)
+      return divide<JoinOp>(node, op);
+    const Cuts of_a = a->cuts, of_b = b->cuts;
+    std::vector<Cuts::Range> ranges = of_a.ranges_of(g_.graph().tensor(op.a).n_cols);
+    std::ranges::copy(of_b.ranges_of(g_.graph().tensor(op.b).n_cols), std::back_inserter(ranges));
+    divide_op(node, of_a.with(ranges), [&](size_t i) {
+      return JoinOp{g_.part_of(op.a, i, of_a), g_.part_of(op.b, i, of_b), kNoTensor};
+    });
+  }
+
   // ---- Ways to run a node ----
 
   void run_everywhere(const Node& node) {
@@ -236,11 +311,14 @@ class LayerDivider {
   // Whether the op computes the columns of each group from those of the same group.
   bool is_by_columns(const Node& node, const Cuts& cuts) const {
     const auto divides = [&](TensorId x, int64_t width) {
-      return width > 0 && g_.graph().tensor(x).n_cols / cuts.n_groups % width == 0;
+      const std::vector<Cuts::Range> ranges = cuts.ranges_of(g_.graph().tensor(x).n_cols);
+      return width > 0 && std::ranges::all_of(ranges, [&](const Cuts::Range& range) {
+               return (range.is_copied ? range.width : range.width / cuts.n_groups) % width == 0;
+             });
     };
     if (const auto* op = std::get_if<NormOp>(&node.op)) {
       const Weight& w = *g_.graph().tensor(op->weight).weight;
-      return divides(op->x, op->group) && (w.n_rows == 1 || w.n_rows % cuts.n_groups == 0);
+      return divides(op->x, op->group) && (w.n_rows == 1 || cuts.divides(w.n_rows));
     }
     if (const auto* op = std::get_if<RopeOp>(&node.op)) return divides(op->x, op->head_dim);
     if (const auto* op = std::get_if<HadamardOp>(&node.op)) return divides(op->x, op->width);
@@ -250,11 +328,14 @@ class LayerDivider {
            std::holds_alternative<GatherRowsOp>(node.op);
   }
 
-  static bool are_whole_blocks(const Weight& w, const Cuts& cuts) {
+  bool are_whole_blocks(const Weight& w, const Cuts& cuts) const {
     const int64_t block = dtype_info(w.dtype).block_elements;
-    return w.n_cols % cuts.n_groups == 0 && std::ranges::all_of(cuts.first, [&](int64_t first) {
-             return w.n_cols / cuts.n_groups * first % block == 0;
-           });
+    bool are_whole = cuts.divides(w.n_cols);
+    for (size_t i = 0; are_whole && i < g_.n_devices(); ++i) {
+      for (const ColumnRun& run : cuts.runs_of(i, w.n_cols))
+        are_whole = are_whole && run.first % block == 0 && run.n % block == 0;
+    }
+    return are_whole;
   }
 
   // Each device multiplies its columns of x; the first one adds bias and residual.

@@ -158,6 +158,17 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder) {
   return shape;
 }
 
+KvLayer pool_shape(KvLayer whole, const HeadPools::Pool& pool) {
+  const bool is_recurrent = !pool.conv.empty() || !pool.recurrence.empty();
+  if (is_recurrent) {
+    whole.head_dim_k = n_columns(pool.conv);
+    whole.head_dim_v = n_columns(pool.recurrence);
+  } else {
+    whole.n_head_kv = pool.n_head_kv;
+  }
+  return whole;
+}
+
 size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
   return all_bytes(kv_layer_shape(config, layer));
 }
@@ -185,14 +196,13 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
       for (const HeadPools::Pool& pool : heads_[i].pools) {
-        KvLayer some = kv_layer_shape(config, i);
-        some.n_head_kv = pool.n_head_kv;
-        layers_[pool.device.index()][i] = allocate(some, device(pool.device));
+        layers_[pool.device.index()][i] =
+            allocate(pool_shape(kv_layer_shape(config, i), pool), device(pool.device));
       }
       if (!heads_[i].pools.empty()) continue;
       const DeviceId whole = device_of_layer[i];
       layers_[whole.index()][i] = allocate(kv_layer_shape(config, i, whole), device(whole));
-      heads_[i].pools.push_back({whole, config.layers[i].n_head_kv});
+      heads_[i].pools.push_back({whole, config.layers[i].n_head_kv, {}, {}});
       const std::optional<GpuId> gpu = hot_.gpu(i);
       if (!gpu) continue;
       TANDEM_CHECK(whole.is_host());

@@ -12,6 +12,7 @@
 #include "device/cache_dtypes.h"
 #include "device/device.h"
 #include "gguf/kivi.h"
+#include "graph/column_runs.h"
 #include "kv/block_pool.h"
 #include "kv/open_groups.h"
 
@@ -101,15 +102,19 @@ struct HotPools {
   }
 };
 
-// A layer's cache on several devices: each has some of the key-value heads, in order, or a copy of all of them.
+// A layer's cache on several devices: each has some of the key-value heads, in order, or a copy of all of them; or, of a
+// recurrent layer, some of the floats of every state slot.
 struct HeadPools {
   struct Pool {
     DeviceId device;
     int64_t n_head_kv = 0;
+    ColumnRuns conv = {}, recurrence = {};  // of the n_conv and n_recurrence floats of KvShape
   };
   std::vector<Pool> pools;
   bool are_copies = false;
 };
+// Returns a layer's shape as the pool has it.
+KvLayer pool_shape(KvLayer whole, const HeadPools::Pool& pool);
 
 class KvCache {
  public:
@@ -127,14 +132,14 @@ class KvCache {
   OpenGroups* open_groups() const { return open_groups_.get(); }
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
-  // The devices that have a layer's rows; one, unless its heads are divided.
+  // The devices that have a layer's rows or states; one, unless they are divided.
   const HeadPools& pools(size_t layer) const { return heads_[layer]; }
   // [device][layer], as the executor takes it. The host's part of a split cache has room for all positions.
   const std::vector<std::vector<KvLayer>>& layers() const { return layers_; }
   size_t n_bytes() const { return n_bytes_; }
 
   // Moves layers with their contents to the devices in device_of_layer. Throws Error(out_of_memory) if a
-  // layer does not fit; it and the layers after it stay where they were. Layers with divided heads stay too.
+  // layer does not fit; it and the layers after it stay where they were. Layers that are divided stay too.
   void relocate(std::span<const DeviceId> device_of_layer);
   // Frees the hot caches. Their positions must be on the host already.
   void drop_hot();

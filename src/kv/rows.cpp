@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -193,67 +194,81 @@ namespace {
 struct PoolRows {
   Device& device;
   const KvLayer& layer;
+  ColumnRuns runs;  // bytes of a whole row that the pool has, in its order
+
+  size_t n_bytes() const { return static_cast<size_t>(n_columns(runs)); }
 };
 
-PoolRows pool_rows(const KvCache& cache, size_t layer, const HeadPools::Pool& pool) {
-  return {cache.device(pool.device), cache.layers()[pool.device.index()][layer]};
-}
-
-// Calls fn(pool, its offset in a token's row, its bytes there) for every pool.
-template <class Fn>
-void for_each_pool(const KvCache& cache, size_t layer, KvHalf half, Fn&& fn) {
-  size_t offset = 0;
-  for (const HeadPools::Pool& pool : cache.pools(layer).pools) {
-    const PoolRows rows = pool_rows(cache, layer, pool);
-    const size_t n = kv_token_bytes(rows.layer, half);
-    fn(rows, offset, n);
-    offset += n;
+// The pools of a layer: heads lie side by side in a row; of recurrent layers, floats of the state.
+std::vector<PoolRows> pool_rows(const KvCache& cache, size_t layer, KvHalf half) {
+  std::vector<PoolRows> list;
+  const HeadPools& heads = cache.pools(layer);
+  int64_t upto = 0;
+  for (const HeadPools::Pool& pool : heads.pools) {
+    const KvLayer& part = cache.layers()[pool.device.index()][layer];
+    ColumnRuns runs = half == KvHalf::keys ? pool.conv : pool.recurrence;
+    for (ColumnRun& run : runs) run = {run.first * int64_t{sizeof(float)}, run.n * int64_t{sizeof(float)}};
+    if (runs.empty()) {
+      const auto n = static_cast<int64_t>(kv_token_bytes(part, half));
+      add_run(runs, {upto, n});
+      upto += heads.are_copies ? 0 : n;
+    }
+    list.push_back({cache.device(pool.device), part, std::move(runs)});
   }
+  return list;
 }
 
-// All rows are in one pool, or in every one.
-bool has_whole_rows(const HeadPools& heads) {
-  return heads.are_copies || heads.pools.size() == 1;
+bool is_whole(const PoolRows& pool, size_t n_row) {
+  return pool.n_bytes() == n_row;
 }
 
 }  // namespace
 
 size_t kv_token_bytes(const KvCache& cache, size_t layer, KvHalf half) {
-  const HeadPools& heads = cache.pools(layer);
-  size_t n_bytes = 0;
-  for_each_pool(cache, layer, half, [&](const PoolRows&, size_t, size_t n) {
-    n_bytes = has_whole_rows(heads) ? n : n_bytes + n;
-  });
-  return n_bytes;
+  int64_t end = 0;
+  for (const PoolRows& pool : pool_rows(cache, layer, half)) {
+    if (!pool.runs.empty()) end = std::max(end, pool.runs.back().first + pool.runs.back().n);
+  }
+  return static_cast<size_t>(end);
 }
 
 void read_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows) {
-  const HeadPools& heads = cache.pools(layer);
-  if (has_whole_rows(heads)) {
-    const PoolRows pool = pool_rows(cache, layer, heads.pools.front());
-    return read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
-  }
   const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
-  for_each_pool(cache, layer, half, [&](const PoolRows& pool, size_t offset, size_t n_part) {
-    std::vector<std::byte> part(n * n_part);
+  for (const PoolRows& pool : pool_rows(cache, layer, half)) {
+    if (is_whole(pool, n_row)) return read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
+    if (pool.runs.empty()) continue;
+    std::vector<std::byte> part(n * pool.n_bytes());
     read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, part.data());
-    for (size_t i = 0; i < n && n_part > 0; ++i)
-      std::memcpy(rows + i * n_row + offset, part.data() + i * n_part, n_part);
-  });
+    const std::byte* from = part.data();
+    for (size_t i = 0; i < n; ++i) {
+      for (const ColumnRun& run : pool.runs) {
+        std::memcpy(rows + i * n_row + run.first, from, static_cast<size_t>(run.n));
+        from += run.n;
+      }
+    }
+  }
 }
 
 void write_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
-  const bool is_whole = has_whole_rows(cache.pools(layer));
   const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
-  for_each_pool(cache, layer, half, [&](const PoolRows& pool, size_t offset, size_t n_part) {
-    if (is_whole) return write_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
-    std::vector<std::byte> part(n * n_part);
-    for (size_t i = 0; i < n && n_part > 0; ++i)
-      std::memcpy(part.data() + i * n_part, rows + i * n_row + offset, n_part);
+  for (const PoolRows& pool : pool_rows(cache, layer, half)) {
+    if (pool.runs.empty()) continue;
+    if (is_whole(pool, n_row)) {
+      write_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
+      continue;
+    }
+    std::vector<std::byte> part(n * pool.n_bytes());
+    std::byte* to = part.data();
+    for (size_t i = 0; i < n; ++i) {
+      for (const ColumnRun& run : pool.runs) {
+        std::memcpy(to, rows + i * n_row + run.first, static_cast<size_t>(run.n));
+        to += run.n;
+      }
+    }
     write_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, part.data());
-  });
+  }
 }
 
 }  // namespace tandem

@@ -27,7 +27,7 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows);
 
-// The same for a layer of a cache, whose heads may be on several devices; copies are all written.
+// The same for a layer of a cache, whose heads or states may be on several devices; copies are all written.
 class KvCache;
 size_t kv_token_bytes(const KvCache& cache, size_t layer, KvHalf half);
 void read_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,

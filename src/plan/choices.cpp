@@ -18,12 +18,19 @@ std::vector<SplitMode> open_splits(const FitRequest& r) {
   return list;
 }
 
-// Whether each device has some of the key-value heads of every layer, or where there is one of the query heads.
+// Whether each device has some of the key-value heads of every layer, or where there is one of the query heads; and of the
+// heads or channels of recurrent layers.
 bool all_have_heads(const FitRequest& r, const Placement& placement) {
   const TensorParallel& parallel = *placement.parallel;
   for (size_t layer = 0; layer < placement.layers.size(); ++layer) {
     const auto* divided = std::get_if<DividedKv>(&placement.layers[layer].kv);
     const KvShape& shape = r.kv.layers[layer];
+    if (const auto* state = std::get_if<DividedState>(&placement.layers[layer].kv)) {
+      for (size_t i = 0; i < parallel.devices.size(); ++i) {
+        if (state->n(i) == 0) return false;
+      }
+      continue;
+    }
     if (!divided && (!shape.has_rows() || shape.n_head_kv < 2)) continue;
     const Cuts cuts =
         divided ? Cuts{divided->first.back(), divided->first} : cut_by_shares(parallel, shape.n_head_kv);

@@ -81,15 +81,21 @@ std::string divided_text(const WeightHome& home) {
   return text + ", the CPU computing the others";
 }
 
-// "GPU0 4 heads 4.0 MiB + GPU1 4 heads 4.0 MiB", or of copies "GPU0 8.0 MiB + GPU1 8.0 MiB".
-std::string divided_cache_text(const FitRequest& r, const DividedKv& home, size_t layer) {
+// "GPU0 4 heads 4.0 MiB + GPU1 4 heads 4.0 MiB", or of copies "GPU0 8.0 MiB + GPU1 8.0 MiB". No text if it is not divided.
+std::string divided_cache_text(const FitRequest& r, const KvHome& home, size_t layer) {
   std::string text;
-  for (const HeadPools::Pool& pool : head_pools(home, r.kv.layers[layer]).pools) {
-    KvLayer some = kv_layer_shape(r.kv, layer);
-    some.n_head_kv = pool.n_head_kv;
+  const auto* state = std::get_if<DividedState>(&home);
+  const HeadPools heads = divided_pools(home, r.kv.layers[layer]);
+  for (const HeadPools::Pool& pool : heads.pools) {
     text += (text.empty() ? "" : " + ") + name_of(r, pool.device);
-    if (!home.is_copied) text += format(" {} heads", pool.n_head_kv);
-    text += " " + mib(kv_pool_bytes(some));
+    if (state) {
+      const auto i =
+          static_cast<size_t>(std::ranges::find(state->devices, pool.device) - state->devices.begin());
+      text += format(" {} {}", state->heads_of(i), state->are_channels ? "channels" : "heads");
+    } else if (!heads.are_copies) {
+      text += format(" {} heads", pool.n_head_kv);
+    }
+    text += " " + mib(kv_pool_bytes(pool_shape(kv_layer_shape(r.kv, layer), pool)));
   }
   return text;
 }
@@ -98,9 +104,11 @@ std::string divided_cache_text(const FitRequest& r, const DividedKv& home, size_
 std::string cache_text(const FitRequest& r, const Placement& placement, size_t layer) {
   const KvHome& home = placement.layers[layer].kv;
   const std::string whole = name_of(r, holder(home)) + " " + mib(kv_layer_bytes(r.kv, layer, holder(home)));
-  if (const auto* divided = std::get_if<DividedKv>(&home)) return divided_cache_text(r, *divided, layer);
+  const std::string divided = divided_cache_text(r, home, layer);
+  if (!divided.empty()) return divided;
   return std::visit(
       Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
+                 [&](const DividedState&) { return whole; },
                  [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
                  [&](const SplitKv& kv) {
                    const size_t n_bytes = kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));

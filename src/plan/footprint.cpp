@@ -20,16 +20,13 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
   std::vector<std::vector<KvLayer>> layers(n_devices, std::vector<KvLayer>(kv.layers.size()));
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
-    if (const auto* divided = std::get_if<DividedKv>(&home)) {
-      for (const HeadPools::Pool& pool : head_pools(*divided, kv.layers[i]).pools) {
-        layers[pool.device.index()][i] = kv_layer_shape(kv, i);
-        layers[pool.device.index()][i].n_head_kv = pool.n_head_kv;
-      }
-      continue;
-    }
+    const HeadPools divided = divided_pools(home, kv.layers[i]);
+    for (const HeadPools::Pool& pool : divided.pools)
+      layers[pool.device.index()][i] = pool_shape(kv_layer_shape(kv, i), pool);
+    if (!divided.pools.empty()) continue;
     layers[holder(home).index()][i] = kv_layer_shape(kv, i, holder(home));
     std::visit(
-        Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
+        Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {}, [](const DividedState&) {},
                    [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
                    [&](const SplitKv& s) { layers[s.hot.index()][i] = kv_layer_shape(kv, i, s.n_blocks); }},
         home);
@@ -140,10 +137,20 @@ bool keeps_experts(const Placement& placement, DeviceId device) {
 
 }  // namespace
 
-HeadPools head_pools(const DividedKv& home, const KvShape& shape) {
-  HeadPools heads{{}, home.is_copied};
-  for (size_t i = 0; i < home.devices.size(); ++i) {
-    if (home.n(i) > 0) heads.pools.push_back({home.devices[i], home.is_copied ? shape.n_head_kv : home.n(i)});
+HeadPools divided_pools(const KvHome& home, const KvShape& shape) {
+  HeadPools heads;
+  if (const auto* kv = std::get_if<DividedKv>(&home)) {
+    heads.are_copies = kv->is_copied;
+    for (size_t i = 0; i < kv->devices.size(); ++i) {
+      if (kv->n(i) > 0)
+        heads.pools.push_back({kv->devices[i], kv->is_copied ? shape.n_head_kv : kv->n(i), {}, {}});
+    }
+  }
+  if (const auto* state = std::get_if<DividedState>(&home)) {
+    for (size_t i = 0; i < state->devices.size(); ++i) {
+      const DividedState::Part& part = state->parts[i];
+      if (state->n(i) > 0) heads.pools.push_back({state->devices[i], 1, part.conv, part.recurrence});
+    }
   }
   return heads;
 }
@@ -216,12 +223,12 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
   for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
-    if (std::holds_alternative<DividedKv>(home)) {
+    if (!divided_pools(home, kv.layers[i]).pools.empty()) {
       for (size_t d = 0; d < devices.size(); ++d) result.devices[d].kv += kv_pool_bytes(kv_layers[d][i]);
       continue;
     }
     result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i, holder(home));
-    std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {},
+    std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {}, [](const DividedState&) {},
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
                             result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);

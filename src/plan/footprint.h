@@ -51,8 +51,8 @@ struct Footprint {
   size_t expert_slots = 0;    // bytes of `staging` of the host: the slots of chosen experts
 };
 
-// Returns the pools of a layer whose heads are divided.
-HeadPools head_pools(const DividedKv& home, const KvShape& shape);
+// Returns the pools of a layer whose heads or states are divided; no pools of any other.
+HeadPools divided_pools(const KvHome& home, const KvShape& shape);
 
 // "1.50 GiB", "20.0 MiB", "3.0 KiB".
 std::string size_text(size_t bytes);

@@ -6,6 +6,7 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "plan/footprint.h"
 #include "support/family_model.h"
 #include "support/gguf_bytes.h"
 #include "support/stages_rig.h"
@@ -43,6 +44,22 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
     return all;
   }
 
+  // Each device has some of every recurrent layer's state, and nobody another's.
+  static void expect_divided_states(const Session& session) {
+    for (size_t layer = 0; layer < session.kv_config().layers.size(); ++layer) {
+      const KvShape& shape = session.kv_config().layers[layer];
+      if (!shape.is_recurrent()) continue;
+      const HeadPools states = divided_pools(session.placement().placement.layers[layer].kv, shape);
+      EXPECT_GE(states.pools.size(), 2u) << layer;
+      int64_t n_recurrence = 0;
+      for (const HeadPools::Pool& pool : states.pools) {
+        n_recurrence += n_columns(pool.recurrence);
+        EXPECT_LT(n_columns(pool.conv), shape.n_conv) << layer;
+      }
+      EXPECT_EQ(n_recurrence, shape.n_recurrence) << layer;
+    }
+  }
+
   std::vector<float> expected() const {
     Session alone(*model_, {host_.get()}, options({}));
     return logits(alone);
@@ -55,12 +72,14 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
 
 TEST_P(FamiliesTensor, LogitsAreThoseOfOneDevice) {
   const std::vector<float> wanted = expected();
-  for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {1, 2, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}) {
+  for (const std::vector<double>& shares :
+       {std::vector<double>{1, 1}, {3, 2}, {1, 2, 1}, {1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}}) {
     SCOPED_TRACE(shares.size());
     test::SimMachine machine(*host_, shares.size());
     Session session(*model_, machine.devices(), options(divided(shares)));
     EXPECT_TRUE(session.placement().placement.parallel.has_value());
     EXPECT_LE(apart(logits(session), wanted), 1e-4f);
+    expect_divided_states(session);
     expect_as_planned(session, machine);
   }
 }
@@ -123,13 +142,13 @@ TEST_P(FamiliesTensor, InStages) {
     std::vector<float> found;
     for (const test::SimRankEnd& end : rig.run([&](Session& session) {
            EXPECT_TRUE(session.placement().placement.parallel.has_value());
+           expect_divided_states(session);
            found = logits(session);
          }))
       EXPECT_EQ(end.error, "");
     EXPECT_LE(apart(found, expected()), 1e-4f);
     for (const auto& of_rank : sims) {
-      EXPECT_GT(of_rank[0]->copied_bytes() + of_rank[1]->copied_bytes(),
-                0u);  // one alone has recurrent layers
+      for (const auto& sim : of_rank) EXPECT_GT(sim->copied_bytes(), 0u);
     }
   }
 }

@@ -28,6 +28,16 @@ int all_reduce(void* const* communicators, int n, const float* const* in, float*
   return result == ncclSuccess ? end : result;
 }
 
+int async_error(void* const* communicators, int n) {
+  for (int i = 0; i < n; ++i) {
+    ncclResult_t found = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(get(communicators[i]), &found);
+    if (result != ncclSuccess) return result;
+    if (found != ncclSuccess && found != ncclInProgress) return found;
+  }
+  return ncclSuccess;
+}
+
 void abort_all(void* const* communicators, int n) {
   for (int i = 0; i < n; ++i) ncclCommAbort(get(communicators[i]));
 }
@@ -40,7 +50,8 @@ const char* error_text(int error) {
   return ncclGetErrorString(static_cast<ncclResult_t>(error));
 }
 
-constexpr NcclFunctions kFunctions{kNcclFunctionsVersion, create, all_reduce, abort_all, destroy, error_text};
+constexpr NcclFunctions kFunctions{
+    kNcclFunctionsVersion, create, all_reduce, async_error, abort_all, destroy, error_text};
 
 }  // namespace
 }  // namespace tandem

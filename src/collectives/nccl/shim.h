@@ -18,6 +18,8 @@ struct NcclFunctions {
   // Sums n_floats of `in` of all devices into `out` of all, each in the order of its stream. `in` may be `out`.
   int (*all_reduce)(void* const* communicators, int n, const float* const* in, float* const* out,
                     size_t n_floats, void* const* streams);
+  // What has failed in the sums so far, which may then never end; 0 while nothing has.
+  int (*async_error)(void* const* communicators, int n);
   // Ends what they do, also if it hangs, and frees them.
   void (*abort)(void* const* communicators, int n);
   void (*destroy)(void* const* communicators, int n);
@@ -25,7 +27,7 @@ struct NcclFunctions {
   const char* (*error_text)(int error);
 };
 
-inline constexpr int32_t kNcclFunctionsVersion = 1;
+inline constexpr int32_t kNcclFunctionsVersion = 2;
 inline constexpr const char* kNcclFunctionsName = "tandem_nccl_functions";
 // Type of the one function that the library has.
 using GetNcclFunctions = const NcclFunctions* (*)();
