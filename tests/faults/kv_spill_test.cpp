@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 6, kContext = 512;
+constexpr int64_t kLayers = 6, kPositions = 512;
 constexpr DType kTypes[] = {DType::F16,  DType::F32,  DType::BF16,  DType::Q8_0,
                             DType::Q5_1, DType::Q4_0, DType::IQ4_NL};
 
@@ -39,12 +39,12 @@ class KvSpillTest : public test::BatchRig {
 
   static EngineOptions options(DType cache = DType::F16) {
     EngineOptions o = SplitRig::options({}, cache);
-    o.context.n_ctx = kContext;
+    o.context.n_ctx = kPositions;
     return o;
   }
   // Three of 16 blocks in memory, unless more is asked for: the least for steps of 16 tokens.
-  EngineOptions spilled(EngineOptions o = options(), double share = 0.5) {
-    const Session whole(*model_, {host_.get()}, o);
+  EngineOptions spilled(EngineOptions o = options(), double share = 0.56) {
+    const Runtime whole(*model_, {host_.get()}, o);
     o.context.kv_memory = static_cast<size_t>(share * static_cast<double>(whole.kv_bytes()));
     o.context.kv_spill = folder_;
     return o;
@@ -75,7 +75,7 @@ class KvSpillTest : public test::BatchRig {
     const std::vector<int32_t> ids = prompt(471);
     add(session.append(ids));
     for (int32_t id : {5, 280, 33}) add(session.append(std::span(&id, 1)));
-    for (int64_t n : {450, 289, 100, 31, 64}) {
+    for (int64_t n : {440, 289, 100, 31, 64}) {
       session.truncate(std::min(n, session.n_past()));
       for (int i = 0; i < 3; ++i)
         add(session.append(std::span(ids).subspan(static_cast<size_t>(40 * i), 21)));
@@ -112,7 +112,7 @@ TEST_F(KvSpillTest, EveryTypeGivesTheSameBits) {
   for (const DType cache : kTypes) {
     SCOPED_TRACE(dtype_name(cache));
     const std::vector<float> expected = run(options(cache));
-    for (const double share : {0.5, 0.7, 0.95})
+    for (const double share : {0.56, 0.7, 0.95})
       EXPECT_EQ(run(spilled(options(cache), share)), expected) << share;
   }
   EngineOptions mixed = options();
@@ -216,7 +216,8 @@ TEST_F(KvSpillTest, BatchesWithACommonBeginning) {
     EngineOptions o = BatchRig::options(n, 1024);
     o.oom_ladder = false;
     o = spilled(o, 0.65);
-    Batcher batcher(*model_, {host_.get()}, o);
+    Runtime runtime(*model_, {host_.get()}, o);
+    Batcher batcher(runtime);
     EXPECT_EQ(together(batcher, list), expected) << n;
   }
 }
@@ -232,8 +233,8 @@ TEST_F(KvSpillTest, RefusedInOneSentence) {
               HasSubstr("kv_memory needs a folder"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.context.k_dtype = DType::KIVI4; }), HasSubstr("KIVI4"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.context.sparse_kv = {4, 16}; }), HasSubstr("sparsely"));
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.context.kv_memory = 1000; }, ErrorCode::out_of_memory),
-              AllOf(HasSubstr("kv_memory=1000"), HasSubstr("needs at least"),
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.context.kv_memory = 300 << 10; }, ErrorCode::out_of_memory),
+              AllOf(HasSubstr("kv_memory=300.0 KiB"), HasSubstr("needs at least"),
                     HasSubstr("largest context that fits")));
   EXPECT_THAT(refusal([&](EngineOptions& o) { o.context.kv_spill = folder_ + "/no/such"; }, ErrorCode::io),
               AllOf(HasSubstr("kv_spill=" + folder_), HasSubstr("No such file")));
@@ -258,9 +259,9 @@ TEST_F(KvSpillTest, EveryReadThatFails) {
   EngineOptions o = spilled();
   int64_t n_all = 0;
   const auto use = [](Session& session) {
-    session.append(prompt(300));
+    session.append(prompt(150));
     decode_one(session);
-    const std::span<const float> row = session.append(prompt(20));
+    const std::span<const float> row = session.append(prompt(12));
     return std::vector<float>(row.begin(), row.end());
   };
   const std::vector<float> expected = run(options(), use);
@@ -273,21 +274,21 @@ TEST_F(KvSpillTest, EveryReadThatFails) {
   with(-1, n_all);
   EXPECT_EQ(run(o, use), expected);
   ASSERT_GT(n_all, 20);
-  int64_t n_failed = 0;
-  for (int64_t i = 0; i < n_all; ++i) {
+  // Except reads ahead for a next step that never comes.
+  for (int64_t i = 0; i < n_all - 2; ++i) {
+    SCOPED_TRACE(i);
     int64_t count = 0;
     with(i, count);
     Session session(*model_, {host_.get()}, o);
     try {
-      EXPECT_EQ(use(session), expected);
+      use(session);
+      ADD_FAILURE() << "no error";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::io);
-      ++n_failed;
     }
     session.truncate(0);
-    EXPECT_EQ(use(session), expected) << i;
+    EXPECT_EQ(use(session), expected);
   }
-  EXPECT_GE(n_failed, n_all - 2) << "all but those for a step that never comes";
 }
 
 // The disk is full: no step writes past a limit of files.
