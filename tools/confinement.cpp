@@ -148,7 +148,9 @@ Confinement& Confinement::runs(const EngineOptions& options) {
   const bool on_disk = options.offload.disk == Toggle::on ||
                        (options.offload.disk == Toggle::automatic &&
                         size_of(options.model.path) > most_to_read_ahead(options.offload));
-  needs_.io_uring = on_disk || !stem_of_parts(options.model.path).empty();
+  const std::string& spill = options.context.kv_spill;
+  needs_.io_uring = on_disk || !stem_of_parts(options.model.path).empty() || !spill.empty();
+  if (!spill.empty()) changes_folder(spill);
   return reads_model(options.model.path);
 }
 

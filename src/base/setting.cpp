@@ -21,6 +21,8 @@ constexpr std::string_view kNames[] = {
     "kv_type_layers",
     "kv_rotate",
     "sparse_kv",
+    "kv_memory",
+    "kv_spill",
     "n_sequences",
     "n_deferred",
     "context_shift",

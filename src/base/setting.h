@@ -26,6 +26,8 @@ enum class Setting : uint8_t {
   kv_type_layers,
   kv_rotate,
   sparse_kv,
+  kv_memory,
+  kv_spill,
   n_sequences,
   n_deferred,
   context_shift,

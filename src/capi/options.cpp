@@ -63,6 +63,8 @@ constexpr IntSetting kInts[] = {
      [](tandem_options& o, int64_t v) { o.engine.offload.budgets.max_ram = bytes_or_free(v); }},
     {"max_vram", 0, kMaxBytes,
      [](tandem_options& o, int64_t v) { o.engine.offload.budgets.max_vram = bytes_or_free(v); }},
+    {"kv_memory", 0, kMaxBytes,
+     [](tandem_options& o, int64_t v) { o.engine.context.kv_memory = bytes_or_free(v); }},
     {"kv_store_bytes", 0, kMaxBytes,
      [](tandem_options& o, int64_t v) { o.kv_store_bytes = static_cast<uint64_t>(v); }},
     {"n_predict", -1, kMax, [](tandem_options& o, int64_t v) { o.generation.n_predict = v; }},
@@ -179,6 +181,7 @@ constexpr TextSetting kTexts[] = {
      [](tandem_options& o, const std::string& v) {
        o.engine.context.sparse_kv = v.empty() ? SparseReads{} : parse_sparse_kv(v);
      }},
+    {"kv_spill", [](tandem_options& o, const std::string& v) { o.engine.context.kv_spill = v; }},
     {"devices", set_devices},
     {"isa", [](tandem_options& o, const std::string& v) { o.engine.devices.isa = v; }},
     {"split_mode",

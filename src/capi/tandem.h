@@ -113,6 +113,9 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               kv_rotate        "off"    rotate heads before they are cached: "on", "off"; "auto": those of 4-bit types
  *               sparse_kv        ""       "R,K": read only K positions of a cache in host memory, chosen by R components
  *                                         of keys, when generating (lossy); "": all
+ *               kv_memory        0        most bytes of host memory for the cache; the older part is on disk, and read for each
+ *                                         token; 0: all is in memory
+ *               kv_spill         ""       folder for that, which kv_memory needs
  *               devices          ""       GPUs by name, "CUDA0,CUDA1"; "": all; "none"
  *               isa              ""       instruction set of the CPU's kernels: "scalar", "avx2", "avx_vnni",
  *                                         "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16", "avx512_amx"; "": the best

@@ -22,6 +22,10 @@ struct AttentionCall {
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
   size_t k_block_stride = 0, v_block_stride = 0;  // bytes from block to block
+  // Blocks from number n_blocks on are elsewhere, the first of them at k_spilled (v likewise).
+  int32_t n_blocks = INT32_MAX;
+  const std::byte* k_spilled = nullptr;
+  const std::byte* v_spilled = nullptr;
   bool values_in_keys = false;                    // the first head_dim_v columns of the keys; v is unused
   const int32_t* block_table = nullptr;           // of this sequence
   // Of grouped dtypes: F16 rows of block b at k_open + open_of[b] * k_open_stride, if that is not -1.

@@ -31,6 +31,11 @@ struct KvLayer {
   int64_t n_open = 0;                // room for so many open blocks
   const int32_t* open_of = nullptr;  // [n_blocks] where an open block is among them; -1: it is closed
   DevicePtr k_open = nullptr, v_open = nullptr;
+  // Of spilled caches, on the host: blocks n_blocks to n_blocks + n_spilled are on disk. Where they are in the mapped file,
+  // and in what a device compiles where steps have read them to (exec/kv_stream.h).
+  int64_t n_spilled = 0;
+  DevicePtr k_spilled = nullptr, v_spilled = nullptr;
+  int64_t window = 0;  // of a spilled cache: positions that attention sees; 0: all
 };
 
 class ExpertSource;

@@ -11,8 +11,10 @@
 #include "engine/step_relay.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
+#include "kv/spill.h"
 #include "plan/generic_kernels.h"
 #include "plan/kv_formats.h"
+#include "plan/kv_memory.h"
 
 namespace tandem {
 namespace {
@@ -73,7 +75,8 @@ void Runtime::build() {
   executor_ = std::make_unique<Executor>(devices_, fit_.placement, cache_->layers(),
                                          disk_reader(model_, options_, fit_.placement),
                                          options_.expert_policy ? options_.expert_policy : usual_cache_policy,
-                                         collectives_for(options_, fit_.placement, devices_));
+                                         collectives_for(options_, fit_.placement, devices_),
+                                         cache_->spill() ? cache_->spill()->reader() : nullptr);
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));
@@ -118,6 +121,12 @@ void Runtime::build_cache(const KvConfig& kv) {
   TANDEM_CHECK(!split || n_sequences() == 1);
   cache_ = std::make_unique<KvCache>(kv, devices_, device_of_layer, std::move(hot), std::move(heads));
   if (split) hot_ = std::make_unique<HotCache>(*cache_, split->n_keep);
+  if (kv.n_memory_blocks > 0) {
+    const OpenDisk by_default = [](std::vector<DiskFile> files) {
+      return open_disk_reader(std::move(files));
+    };
+    cache_->spill_to(shape_.kv_spill, options_.open_disk ? options_.open_disk : by_default);
+  }
 }
 
 void Runtime::build_down_the_ladder() {
@@ -174,7 +183,7 @@ bool Runtime::step_down(const std::string& reason) {
   if (fit_.placement.reads_disk()) host = experts = OnDisk{};  // there is no room for more in host memory
   if (fit_.placement.reads_chosen()) experts = chosen_from_disk({});
   for (LayerPlacement& l : layers) {
-    if (on_gpu(l) && n-- > 0) l = {host, experts, ResidentKv{DeviceId::host()}};
+    if (on_gpu(l) && n-- > 0) l = {host, experts, l.kv};
   }
   return true;
 }
@@ -191,6 +200,10 @@ bool Runtime::recover(const Error& error) {
 // Chooses what is open and says what was chosen.
 void Runtime::place(const Explain& before_allocation) {
   check_options(options_);
+  if (shape_.kv_memory && shape_.kv_spill.empty()) {
+    throw_error(ErrorCode::usage, "{} needs a folder for the rest of the cache: {}",
+                setting_text(Setting::kv_memory), setting_text(Setting::kv_spill, "DIR"));
+  }
   PlanRequest plan{model_.architecture(), model_.weights(),          devices_, options_.offload, shape_,
                    options_.rates,        model_.may_leave_on_disk()};
   if (options_.placement.layers.empty()) {
@@ -222,6 +235,7 @@ void Runtime::place(const Explain& before_allocation) {
   if (!options_.placement.layers.empty()) {
     shape_ = checked_shape(model_.architecture(), shape_);
     fit_.placement = options_.placement;
+    spill_caches(fit_.placement, session_graphs(model_.architecture(), shape_).kv);
   }
   note_sparse_reads();
   warn_of_long_context();
@@ -342,10 +356,34 @@ std::optional<StepLogits> Runtime::step(std::span<const BatchSlice> slices, Logi
   }
 }
 
+// Has the blocks in memory that the step writes. From here on, slots and block tables name places (kv/spill.h).
+void Runtime::bring_spilled(std::span<const BatchSlice> slices) {
+  KvSpill* spill = cache_->spill();
+  if (!spill) return;
+  const int64_t block_size = kv_config().block_size;
+  spill->begin_step();
+  for (const BatchSlice& slice : slices) {
+    const int64_t n_past = slice.sequence->length() - static_cast<int64_t>(slice.tokens.size());
+    spill->bring(slice.sequence->blocks().subspan(static_cast<size_t>(n_past / block_size)),
+                 n_past % block_size != 0);
+  }
+  int32_t* slot = slots_.data();
+  for (const BatchSlice& slice : slices) {
+    spill->bring_back(slice.sequence->blocks());
+    for (size_t i = 0; i < slice.tokens.size(); ++i, ++slot) {
+      const auto n = static_cast<int32_t>(block_size);
+      *slot = spill->place(*slot / n) * n + *slot % n;
+    }
+  }
+  if (spill->take_changed()) executor_->forget_spilled();
+}
+
 // Concatenates the slices, whose tokens have their KV slots; one row of the block table per slice.
 StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
   const size_t max_blocks = block_table_.size() / static_cast<size_t>(n_sequences());
   StepShape shape;
+  bring_spilled(slices);
+  const KvSpill* spill = cache_->spill();
   sequence_steps_.clear();
   for (size_t i = 0; i < slices.size(); ++i) {
     const BatchSlice& slice = slices[i];
@@ -357,7 +395,9 @@ StepShape Runtime::fill_inputs(std::span<const BatchSlice> slices) {
               static_cast<int32_t>(slice.sequence->length() - n));
     std::fill_n(sequences_.begin() + shape.n_tokens, n, static_cast<int32_t>(i));
     const auto row = block_table_.begin() + static_cast<int64_t>(i * max_blocks);
-    std::fill(std::copy(blocks.begin(), blocks.end(), row), row + static_cast<int64_t>(max_blocks), 0);
+    const auto place_of = [&](int32_t block) { return spill ? spill->place(block) : block; };
+    std::fill(std::transform(blocks.begin(), blocks.end(), row, place_of),
+              row + static_cast<int64_t>(max_blocks), 0);
     if (slice.sequence->is_recurrent()) {
       const KvSequence::StepSlots slots = slice.sequence->step_slots();
       states_[2 * i] = slots.read;

@@ -132,6 +132,7 @@ class Runtime {
   bool step_down(const std::string& reason);
   bool recover(const Error& error);
   StepLogits run(std::span<const BatchSlice> slices, LogitsWanted wanted);
+  void bring_spilled(std::span<const BatchSlice> slices);
   StepShape fill_inputs(std::span<const BatchSlice> slices);
   size_t join_hidden(std::span<const BatchSlice> slices);
 

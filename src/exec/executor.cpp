@@ -34,7 +34,7 @@ Program::~Program() {
 
 Executor::Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
                    std::unique_ptr<DiskReader> disk, MakeCachePolicy policy,
-                   std::unique_ptr<Collectives> collectives)
+                   std::unique_ptr<Collectives> collectives, DiskReader* spill)
     : devices_(std::move(devices)),
       placement_(std::move(placement)),
       kv_(std::move(kv)),
@@ -45,7 +45,7 @@ Executor::Executor(std::vector<Device*> devices, Placement placement, std::vecto
       cache_(std::make_unique<ExpertCache>(devices_, *experts_, std::move(policy))),
       stream_(devices_, disk_),
       queue_(stream_, devices_.size()),
-      kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0)),
+      kv_stream_(devices_, prefetched_layers(placement_), kv_.at(0), spill),
       collectives_(std::move(collectives)) {
   TANDEM_CHECK(devices_[0]->info().host_memory && kv_.size() == devices_.size());
   arenas_.resize(devices_.size());
@@ -225,7 +225,7 @@ void Executor::begin_step(const Program& program, const StepInputs& inputs) {
   stream_.use(groups, program.groups_);
   queue_.begin(groups);
   kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
-                   inputs.data[static_cast<size_t>(Input::slots)]);
+                   inputs.data[static_cast<size_t>(Input::slots)], inputs.shape.sequences);
 }
 
 void Executor::execute(Program& program, const Command& c, const StepInputs& inputs) {
@@ -261,7 +261,7 @@ size_t Executor::slot_bytes(DeviceId device) const {
 }
 
 uint64_t Executor::disk_bytes() const {
-  return disk_.read_bytes() + experts_->counts().read_bytes;
+  return disk_.read_bytes() + kv_stream_.read_bytes() + experts_->counts().read_bytes;
 }
 
 ExpertUse Executor::expert_use() const {
@@ -402,6 +402,7 @@ void Executor::abandon_step() {
   last_ = {};
   stream_.forget();
   disk_.forget();
+  kv_stream_.forget();
   cache_->forget();
   experts_->forget();
   if (collectives_->is_lost()) return;  // it may never be done

@@ -49,10 +49,11 @@ class Executor {
  public:
   // kv[device][layer]; a layer's entry is used only on the device that its placement names. `disk` reads
   // the layers and experts on disk; null if the placement has none. `policy`: of experts that GPUs keep. `collectives`: for
-  // layers that are divided over devices.
+  // layers that are divided over devices. `spill` reads the blocks of caches that are on disk, and outlives the executor; null:
+  // none are.
   Executor(std::vector<Device*> devices, Placement placement, std::vector<std::vector<KvLayer>> kv,
            std::unique_ptr<DiskReader> disk = nullptr, MakeCachePolicy policy = usual_cache_policy,
-           std::unique_ptr<Collectives> collectives = make_host_collectives());
+           std::unique_ptr<Collectives> collectives = make_host_collectives(), DiskReader* spill = nullptr);
   ~Executor();
 
   // To the stages before and after, for graphs that receive or send; outlives the executor.
@@ -81,6 +82,8 @@ class Executor {
   size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
   uint64_t disk_bytes() const;
+  // To call when blocks of caches on disk have been written.
+  void forget_spilled() { kv_stream_.forget(); }
   // The chosen experts; nothing if the placement has none.
   const ExpertStore& experts() const { return *experts_; }
   ExpertStore& experts() { return *experts_; }

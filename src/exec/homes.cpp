@@ -132,6 +132,7 @@ DeviceId attends_on(const KvHome& home) {
   return std::visit(Overloaded{[](const ResidentKv& kv) { return kv.device; },
                                [](const PrefetchedKv& kv) { return DeviceId(kv.to); },
                                [](const SplitKv& kv) { return DeviceId(kv.hot); },
+                               [](const SpilledKv&) { return DeviceId::host(); },
                                [](const DividedKv& kv) { return first_of(kv); },
                                [](const DividedState& state) { return first_of(state); }},
                     home);

@@ -92,6 +92,11 @@ struct SplitKv {
   int64_t n_blocks;  // cache blocks that fit on the GPU
   bool operator==(const SplitKv&) const = default;
 };
+// On the host, which attends. Blocks that memory has no room for are on disk (kv/spill.h) and read into host slots for
+// every step.
+struct SpilledKv {
+  bool operator==(const SpilledKv&) const = default;
+};
 // Of layers that are divided over devices (tensor_parallel.h): each has some heads, and attends with them.
 struct DividedKv {
   std::vector<DeviceId> devices;
@@ -120,7 +125,7 @@ struct DividedState {
   int64_t heads_of(size_t i) const { return n_heads / first.back() * n(i); }
   bool operator==(const DividedState&) const = default;
 };
-using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv, DividedKv, DividedState>;
+using KvHome = std::variant<ResidentKv, PrefetchedKv, SplitKv, SpilledKv, DividedKv, DividedState>;
 
 // Returns the device that holds the weights; the host for weights on disk.
 DeviceId holder(const WeightHome& home);

@@ -21,6 +21,11 @@ size_t v_offset(const KvLayer& l) {
   return align_up(k_block_bytes(l) * static_cast<size_t>(l.n_blocks), kAlignment);
 }
 
+// Whole pages, of the keys and then of the values, as in the file.
+size_t spilled_v_offset(const KvLayer& l) {
+  return align_up(k_block_bytes(l) * static_cast<size_t>(l.n_spilled), kDiskAlignment);
+}
+
 // Wraps bytes as an F32 weight for Device::fetch: every device stores floats unchanged.
 Weight as_floats(const std::byte* data, size_t n_bytes) {
   TANDEM_CHECK(n_bytes % sizeof(float) == 0);
@@ -41,12 +46,20 @@ size_t kv_pool_bytes(const KvLayer& l) {
   return kv_block_bytes(l) * static_cast<size_t>(l.n_blocks);
 }
 
+size_t kv_spill_slot_bytes(const KvLayer& l) {
+  return spilled_v_offset(l) + align_up(v_block_bytes(l) * static_cast<size_t>(l.n_spilled), kDiskAlignment);
+}
+
 SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const KvLayer> layers,
                         DeviceId device) {
   SlotNeeds needs;
   for (const PrefetchedLayer& cache : caches) {
     if (cache.device != device) continue;
     const KvLayer& l = layers[cache.layer];
+    if (device.is_host()) {
+      needs = needs.united({cache.turn.slot + 1, kv_spill_slot_bytes(l)});
+      continue;
+    }
     const size_t v_bytes = v_block_bytes(l) * static_cast<size_t>(l.n_blocks);
     needs = needs.united({cache.turn.slot + 1, v_offset(l) + align_up(v_bytes, kAlignment)});
   }
@@ -54,12 +67,14 @@ SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const
 }
 
 KvStream::KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer> caches,
-                   std::span<const KvLayer> host)
+                   std::span<const KvLayer> host, DiskReader* spill)
     : devices_(devices),
       caches_(std::move(caches)),
-      host_(host),
+      host_(host.begin(), host.end()),
+      spilled_(devices, spill),
       slots_(devices.size()),
       parts_(2 * caches_.size()) {
+  spilled_.reserve(kv_slot_needs(caches_, host, DeviceId::host()));
   try {
     for (size_t d = 1; d < devices.size(); ++d) {
       slots_[d].needs = kv_slot_needs(caches_, host, DeviceId::at(d));
@@ -89,6 +104,11 @@ KvStream::Slot& KvStream::slot_of(size_t c) {
 
 KvLayer KvStream::view(size_t c) const {
   KvLayer view = host(c);
+  if (caches_[c].device.is_host()) {
+    view.k_spilled = spilled_.slot(caches_[c].turn.slot);
+    view.v_spilled = view.k_spilled + spilled_v_offset(view);
+    return view;
+  }
   view.k = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
   view.v = view.head_dim_v > 0 ? view.k + v_offset(view) : nullptr;
   view.indexed = false;
@@ -96,7 +116,10 @@ KvLayer KvStream::view(size_t c) const {
   return view;
 }
 
-void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32_t> slots) {
+void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32_t> slots,
+                     std::span<const SequenceStep> sequences) {
+  block_table_ = block_table;
+  sequences_ = sequences;
   n_blocks_ = block_table.empty() ? 0 : *std::max_element(block_table.begin(), block_table.end()) + 1;
   written_.clear();
   if (caches_.empty()) return;
@@ -108,7 +131,31 @@ void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32
   }
 }
 
+// The blocks on disk, from the first one on, among which are all that the step's attention reads.
+int64_t KvStream::spilled_blocks(const KvLayer& l) const {
+  const size_t n_row = block_table_.size() / std::max<size_t>(1, sequences_.size());
+  int64_t n = 0;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const auto& [n_tokens, n_past] = sequences_[i];
+    const int64_t first = l.window > 0 ? std::max<int64_t>(0, n_past - l.window + 1) / l.block_size : 0;
+    const int64_t end = ceil_div(n_past + n_tokens, l.block_size);
+    const std::span<const int32_t> row = block_table_.subspan(i * n_row, n_row);
+    for (int64_t b = first; b < end; ++b) n = std::max(n, row[static_cast<size_t>(b)] - l.n_blocks + 1);
+  }
+  return n;
+}
+
 void KvStream::fetch(size_t c) {
+  if (caches_[c].device.is_host()) {
+    const KvLayer& l = host(c);
+    const auto n = static_cast<size_t>(spilled_blocks(l));
+    if (n == 0) return;
+    const size_t k_bytes = align_up(n * k_block_bytes(l), kDiskAlignment);
+    const size_t v_bytes = align_up(n * v_block_bytes(l), kDiskAlignment);
+    const DiskLayout layout{{{l.k_spilled, k_bytes, 0}, {l.v_spilled, v_bytes, spilled_v_offset(l)}},
+                            k_bytes + v_bytes};
+    return spilled_.fetch(layout, caches_[c].turn.slot);
+  }
   Slot& slot = slot_of(c);
   const KvLayer there = view(c);
   const auto n = static_cast<size_t>(n_blocks_);
@@ -120,6 +167,7 @@ void KvStream::fetch(size_t c) {
 }
 
 void KvStream::join(size_t c) {
+  if (caches_[c].device.is_host()) return spilled_.wait(caches_[c].turn.slot);
   device_of(c).join(slot_of(c).fetched);
 }
 

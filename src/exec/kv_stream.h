@@ -2,19 +2,24 @@
 // slot while earlier layers compute; attention runs there; the blocks that the step wrote are copied back.
 // A slot is as large as the cache of a layer. Owns the slots and fills them on request; the schedule
 // decides the order.
+//
+// On the host, a slot is for the blocks of a layer that are on disk: attention reads them there, and the others where they
+// are. They stay in their slot from step to step if it has no other layer's.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "device/device.h"
-#include "exec/slots.h"
+#include "exec/disk_stream.h"
 
 namespace tandem {
 
 // Returns the bytes of both pools of a layer's cache; below, of one block in both.
 size_t kv_pool_bytes(const KvLayer& layer);
 size_t kv_block_bytes(const KvLayer& layer);
+// Returns the bytes of a host slot for the blocks of a spilled layer that are on disk.
+size_t kv_spill_slot_bytes(const KvLayer& layer);
 
 // Returns the slots that the caches need on a device. `layers` are the caches in host memory by layer, for
 // their shapes.
@@ -23,9 +28,10 @@ SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const
 
 class KvStream {
  public:
-  // `host`: the caches in host memory, by layer. Throws Error(out_of_memory).
+  // `host`: the caches in host memory, by layer. `spill` reads what of them is on disk; null if nothing is. Throws
+  // Error(out_of_memory).
   KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer> caches,
-           std::span<const KvLayer> host);
+           std::span<const KvLayer> host, DiskReader* spill);
   ~KvStream();
   KvStream(const KvStream&) = delete;
   KvStream& operator=(const KvStream&) = delete;
@@ -33,18 +39,25 @@ class KvStream {
   std::span<const PrefetchedLayer> caches() const { return caches_; }
   // Returns a cache, by its index, as its device sees it: in its stream slot.
   KvLayer view(size_t cache) const;
-  size_t n_bytes(DeviceId device) const { return slots_[device.index()].needs.n_bytes(); }
+  size_t n_bytes(DeviceId device) const {
+    return device.is_host() ? spilled_.n_bytes() : slots_[device.index()].needs.n_bytes();
+  }
 
   // Begins a step that reads the blocks in block_table and writes to the KV slots in `slots`, both as in
-  // its inputs.
-  void begin(std::span<const int32_t> block_table, std::span<const int32_t> slots);
+  // its inputs. `sequences`: those of the step, valid until it ends.
+  void begin(std::span<const int32_t> block_table, std::span<const int32_t> slots,
+             std::span<const SequenceStep> sequences);
   // Starts copying the used blocks into the cache's stream slot.
   void fetch(size_t cache);
-  // Makes the cache's device wait until the copy is complete.
+  // Makes the cache's device wait until the copy is complete. On the host throws Error(io).
   void join(size_t cache);
   // Copies the blocks that the step wrote to the host. The next fetch into the stream slot starts after
   // that.
   void write_back(size_t cache);
+
+  // What is on disk has changed, or a step has failed: host slots hold nothing.
+  void forget() { spilled_.forget(); }
+  uint64_t read_bytes() const { return spilled_.read_bytes(); }  // from disk, total so far
 
  private:
   struct Slot {
@@ -59,15 +72,19 @@ class KvStream {
   const KvLayer& host(size_t cache) const { return host_[caches_[cache].layer]; }
   Device& device_of(size_t cache) const { return *devices_[caches_[cache].device.index()]; }
   Slot& slot_of(size_t cache);
+  int64_t spilled_blocks(const KvLayer& layer) const;
   void free_all();
 
   std::span<Device* const> devices_;
   std::vector<PrefetchedLayer> caches_;
-  std::span<const KvLayer> host_;
+  std::vector<KvLayer> host_;
+  DiskStream spilled_;
   std::vector<Slots> slots_;      // [device]
   std::vector<Weight> parts_;     // [2 * cache] keys and values as fetched
   int64_t n_blocks_ = 0;          // of the step: all blocks up to the last used one
   std::vector<int32_t> written_;  // of the step: blocks that it writes
+  std::span<const int32_t> block_table_;
+  std::span<const SequenceStep> sequences_;
 };
 
 }  // namespace tandem

@@ -196,10 +196,16 @@ class Scheduler {
     if (group(g).on_disk && group(g).disk_turn.next != g) read(group(g).disk_turn.next);
   }
 
-  // Caches change in every step, so nothing is fetched ahead for the next one.
+  // Caches change in every step, so nothing is fetched ahead for the next one. What is on disk changes seldom, and no step
+  // writes it.
   void pass_on_cache_slot(size_t c) {
+    const size_t next = cache(c).turn.next;
+    if (cache(c).device.is_host()) {
+      if (next != c) fetch_cache(next);
+      return;
+    }
     add({.kind = CommandKind::write_back, .device = cache(c).device, .cache = c});
-    if (cache(c).turn.next > c) fetch_cache(cache(c).turn.next);
+    if (next > c) fetch_cache(next);
   }
 
   Schedule schedule_;

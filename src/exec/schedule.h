@@ -28,7 +28,7 @@ enum class CommandKind : uint8_t {
   start_fetches,  // start the fetches whose reads are complete
   join,           // the device waits until its slot holds `group`
   release,        // all reads of the slot of `group` are issued; the next fetch into it waits for them
-  fetch_cache,    // copy the used blocks of `cache` to its device slot
+  fetch_cache,    // copy the used blocks of `cache` to its device slot; on the host, read those on disk
   join_cache,     // the device waits until that copy is complete
   write_back,     // copy the blocks of `cache` that the step wrote to the host, then release the slot
   run,            // run `segment` on the device

@@ -18,9 +18,10 @@ std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement) {
   std::map<DeviceId, std::vector<size_t>> by_device;
   for (size_t i = 0; i < placement.layers.size(); ++i) {
     const auto* prefetched = std::get_if<PrefetchedKv>(&placement.layers[i].kv);
-    if (!prefetched) continue;
-    by_device[prefetched->to].push_back(caches.size());
-    caches.push_back({static_cast<int>(i), prefetched->to, {}});
+    if (!prefetched && !std::holds_alternative<SpilledKv>(placement.layers[i].kv)) continue;
+    const DeviceId device = prefetched ? DeviceId(prefetched->to) : DeviceId::host();
+    by_device[device].push_back(caches.size());
+    caches.push_back({static_cast<int>(i), device, {}});
   }
   for (const auto& [device, items] : by_device) {
     const std::vector<SlotTurn> turns = slot_turns(items, placement.n_stream_slots);

@@ -31,7 +31,8 @@ struct SlotTurn {
 // the next step.
 std::vector<SlotTurn> slot_turns(std::span<const size_t> items, size_t n_slots);
 
-// A layer's cache in host memory that is copied to a device slot for every step.
+// A layer's cache in host memory that is copied to a device slot for every step; on the host, one of which a part on disk
+// is read into a host slot.
 struct PrefetchedLayer {
   int layer;
   DeviceId device;

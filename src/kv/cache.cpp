@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "device/kv_index.h"
 #include "gguf/quants.h"
+#include "kv/spill.h"
 
 namespace tandem {
 namespace {
@@ -129,7 +130,13 @@ int64_t state_slot_count(int64_t n_sequences, int64_t n_checkpoints) {
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer) {
-  return kv_layer_shape(config, layer, block_count(config));
+  if (config.n_memory_blocks == 0) return kv_layer_shape(config, layer, block_count(config));
+  const int64_t n_places = block_count(config) + 1;  // one is free where a block moves to
+  if (!config.spills(layer)) return kv_layer_shape(config, layer, n_places);
+  KvLayer made = kv_layer_shape(config, layer, config.n_memory_blocks);
+  made.n_spilled = n_places - config.n_memory_blocks;
+  made.window = config.layers[layer].window;
+  return made;
 }
 
 KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
@@ -248,6 +255,10 @@ void KvCache::free_layer(Device& device, KvLayer& layer) {
   }
   n_bytes_ -= all_bytes(layer);
   layer = KvLayer{};
+}
+
+void KvCache::spill_to(const std::string& folder, const OpenDisk& open) {
+  spill_ = std::make_unique<KvSpill>(config_, folder, layers_.front(), pool_, open);
 }
 
 void KvCache::drop_hot() {

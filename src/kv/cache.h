@@ -2,6 +2,7 @@
 // placement names; for a split cache two more, for its hot cache. Owns that memory.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/disk_reader.h"
 #include "device/cache_dtypes.h"
 #include "device/device.h"
 #include "gguf/kivi.h"
@@ -63,10 +65,18 @@ struct KvConfig {
   int64_t n_state_slots = 0;                         // of each recurrent layer
   std::vector<KvFormat> formats = {};                // of each layer; empty: k_dtype and v_dtype, not rotated
   int64_t n_open_blocks = 0;                         // of each layer with a grouped dtype; at most all blocks
+  // Of layers that spill, so many blocks are in memory and the others on disk (kv/spill.h); 0: nothing is on disk.
+  int64_t n_memory_blocks = 0;
 
   bool is_recurrent() const;  // any layer
   // Any layer's format, also where the layer itself is elsewhere: all stages of a model cut texts back alike.
   bool is_grouped() const;
+  // Those with heads; not those that later layers read too, which would be read from disk again for each of them.
+  bool spills(size_t layer) const {
+    return n_memory_blocks > 0 && layers[layer].has_heads() && !layers[layer].is_shared;
+  }
+  // Whether no GPU can have or read the cache.
+  bool stays_on_host() const { return is_grouped() || n_memory_blocks > 0; }
   KvFormat format(size_t layer) const {
     return formats.empty() ? KvFormat{k_dtype, v_dtype, {}} : formats[layer];
   }
@@ -116,6 +126,9 @@ struct HeadPools {
 // Returns a layer's shape as the pool has it.
 KvLayer pool_shape(KvLayer whole, const HeadPools::Pool& pool);
 
+class KvSpill;
+using OpenDisk = std::function<std::unique_ptr<DiskReader>(std::vector<DiskFile>)>;
+
 class KvCache {
  public:
   // heads[layer], if not empty: the layer's pools are there, and not in device_of_layer. Throws Error(out_of_memory).
@@ -130,6 +143,9 @@ class KvCache {
   BlockPool& state_slots() { return state_slots_; }
   // Of a grouped cache; null for others.
   OpenGroups* open_groups() const { return open_groups_.get(); }
+  // Makes the file of a cache that spills, which all its use needs. Throws Error(io).
+  void spill_to(const std::string& folder, const OpenDisk& open);
+  KvSpill* spill() const { return spill_.get(); }  // null for others
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
   // The devices that have a layer's rows or states; one, unless they are divided.
@@ -157,6 +173,7 @@ class KvCache {
   BlockPool pool_, state_slots_;
   std::unique_ptr<OpenGroups> open_groups_;
   std::vector<std::vector<KvLayer>> layers_;
+  std::unique_ptr<KvSpill> spill_;
   size_t n_bytes_ = 0;
 };
 

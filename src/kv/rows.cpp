@@ -10,6 +10,7 @@
 #include "gguf/kivi.h"
 #include "gguf/quants.h"
 #include "kv/cache.h"
+#include "kv/spill.h"
 
 namespace tandem {
 namespace {
@@ -49,6 +50,36 @@ void for_each_block(const BlockLayout& layout, std::span<const int32_t> blocks, 
   for (size_t first = 0, i = 0; first < n; first += layout.block_size, ++i) {
     fn(blocks[i], first, std::min(layout.block_size, n - first));
   }
+}
+
+// load(block, to) brings the bytes of a block.
+template <class Load>
+void read_blocks(const BlockLayout& layout, std::span<const int32_t> blocks, int64_t n_tokens,
+                 std::byte* rows, const Load& load) {
+  if (layout.n_row == 0) return;  // no values
+  std::vector<std::byte> staging(layout.n_block());
+  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
+    load(block, staging.data());
+    std::byte* to = rows + first * layout.n_head * layout.n_row;
+    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
+      std::memcpy(to + in_rows, staging.data() + in_block, layout.n_row);
+    });
+  });
+}
+
+// store(block, from, n) takes the bytes of a block, of which n tokens' are set, and is done with them when it returns.
+template <class Store>
+void write_blocks(const BlockLayout& layout, std::span<const int32_t> blocks, int64_t n_tokens,
+                  const std::byte* rows, const Store& store) {
+  if (layout.n_row == 0) return;
+  std::vector<std::byte> staging(layout.n_block());  // rows past the last token are unused
+  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
+    const std::byte* from = rows + first * layout.n_head * layout.n_row;
+    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
+      std::memcpy(staging.data() + in_block, from + in_rows, layout.n_row);
+    });
+    store(block, staging.data(), n);
+  });
 }
 
 // Keys and values are written one after the other: each half only has rows that are there.
@@ -160,15 +191,9 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
                   int64_t n_tokens, std::byte* rows) {
   if (is_grouped(layer, half)) return GroupedHalf(layer, half).read(blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
-  if (layout.n_row == 0) return;  // no values
-  std::vector<std::byte> staging(layout.n_block());
-  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
-    device.copy_out(staging.data(), layout.block(block), layout.n_block());
+  read_blocks(layout, blocks, n_tokens, rows, [&](int32_t block, std::byte* to) {
+    device.copy_out(to, layout.block(block), layout.n_block());
     device.wait(device.record());
-    std::byte* to = rows + first * layout.n_head * layout.n_row;
-    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
-      std::memcpy(to + in_rows, staging.data() + in_block, layout.n_row);
-    });
   });
 }
 
@@ -176,15 +201,9 @@ void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<
                    int64_t n_tokens, const std::byte* rows) {
   if (is_grouped(layer, half)) return GroupedHalf(layer, half).write(blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
-  if (layout.n_row == 0) return;
-  std::vector<std::byte> staging(layout.n_block());  // rows past the last token are unused
-  for_each_block(layout, blocks, n_tokens, [&](int32_t block, size_t first, size_t n) {
-    const std::byte* from = rows + first * layout.n_head * layout.n_row;
-    layout.for_each_row(n, [&](size_t in_block, size_t in_rows) {
-      std::memcpy(staging.data() + in_block, from + in_rows, layout.n_row);
-    });
-    device.copy_in(layout.block(block), staging.data(), layout.n_block());
-    device.wait(device.record());  // the next block reuses the staging buffer
+  write_blocks(layout, blocks, n_tokens, rows, [&](int32_t block, const std::byte* from, size_t n) {
+    device.copy_in(layout.block(block), from, layout.n_block());
+    device.wait(device.record());
     if (layer.indexed) index_rows(layer, half, block, static_cast<int64_t>(n));
   });
 }
@@ -234,6 +253,11 @@ size_t kv_token_bytes(const KvCache& cache, size_t layer, KvHalf half) {
 
 void read_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows) {
+  if (const KvSpill* spill = cache.spill(); spill && spill->has(layer)) {
+    const BlockLayout layout(cache.layers().front()[layer], half);
+    return read_blocks(layout, blocks, n_tokens, rows,
+                       [&](int32_t block, std::byte* to) { spill->read_block(layer, half, block, to); });
+  }
   const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
   for (const PoolRows& pool : pool_rows(cache, layer, half)) {
     if (is_whole(pool, n_row)) return read_kv_rows(pool.device, pool.layer, half, blocks, n_tokens, rows);
@@ -252,6 +276,12 @@ void read_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<con
 
 void write_kv_rows(const KvCache& cache, size_t layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
+  if (KvSpill* spill = cache.spill(); spill && spill->has(layer)) {
+    const BlockLayout layout(cache.layers().front()[layer], half);
+    return write_blocks(layout, blocks, n_tokens, rows, [&](int32_t block, const std::byte* from, size_t) {
+      spill->write_block(layer, half, block, from);
+    });
+  }
   const size_t n_row = kv_token_bytes(cache, layer, half), n = static_cast<size_t>(n_tokens);
   for (const PoolRows& pool : pool_rows(cache, layer, half)) {
     if (pool.runs.empty()) continue;

@@ -50,9 +50,21 @@ bool fits_host(const FitRequest& r, const Fit& fit, HostLimit limit) {
   return (in_memory ? bytes.total() : device_needs(fit, 0)) <= ram_before_disk(r);
 }
 
+// Whether what is set for the cache in host memory is enough.
+bool cache_has_room(const PlanRequest& r, const ContextOptions& shape) {
+  try {
+    (void)session_graphs(r.architecture, shape);
+    return true;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::out_of_memory) throw;
+    return false;
+  }
+}
+
 // The first device whose memory does not hold the session; none: the number of devices.
 size_t first_too_small(const PlanRequest& r, const ContextOptions& shape, const OffloadChoice& choice,
                        HostLimit limit) {
+  if (!cache_has_room(r, shape)) return 0;
   const SessionGraphs graphs = session_graphs(r.architecture, shape);
   const std::vector<const Graph*> both = graphs.both();
   const FitRequest request = fit_request(r, graphs, both);
@@ -97,6 +109,7 @@ bool fits_somehow(PlanRequest r, int64_t n_ctx, WeightsMay weights, size_t& foun
   r.shape = checked_shape(r.architecture, with_context(r.shape, n_ctx));
   // A plan with a smaller micro-batch that keeps weights in memory may be slower than one that does not.
   if (weights == WeightsMay::be_on_disk) r.shape.n_ubatch = least_ubatch(r);
+  if (!cache_has_room(r, r.shape)) return false;
   const SessionGraphs graphs = session_graphs(r.architecture, r.shape);
   const std::vector<const Graph*> both = graphs.both();
   FitRequest request = fit_request(r, graphs, both);

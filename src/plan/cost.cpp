@@ -62,7 +62,7 @@ class StepClock final : GroupSlots {
   struct Slot {
     double complete = 0;      // when what it was given last is there
     double released = 0;      // when nobody needs what it had before
-    size_t holds = kNothing;  // a group
+    size_t holds = kNothing;  // a group; of a host slot for caches, a cache
   };
   using Slots = std::vector<std::vector<Slot>>;  // [device][slot]
   struct HostNode {
@@ -192,9 +192,19 @@ class StepClock final : GroupSlots {
     const int64_t n_new = ceil_div(load_.n_tokens, load_.n_sequences);  // of each sequence
     const auto n_blocks =
         static_cast<double>(load_.n_sequences * ceil_div(load_.n_past + n_new, kv.block_size));
+    if (cache.device.is_host()) return add_spilled(cache, n_blocks, kv);
     const auto n_written = static_cast<double>(load_.n_sequences * ceil_div(n_new, kv.block_size));
     const double block = block_bytes(cache.layer, kv);
     caches_.push_back({n_blocks * block, n_written * block / bus_bytes_per_s(cache.device)});
+    make_slot(cache_slots_, cache.device, cache.turn.slot);
+  }
+
+  // What of a text is on disk is read, unless no window reaches so far back.
+  void add_spilled(const PrefetchedLayer& cache, double n_blocks, const KvConfig& kv) {
+    const bool has_window = kv.layers[static_cast<size_t>(cache.layer)].window > 0;
+    const double n_spilled =
+        has_window ? 0 : std::max(0.0, n_blocks - static_cast<double>(kv.n_memory_blocks));
+    caches_.push_back({n_spilled * block_bytes(cache.layer, kv), 0});
     make_slot(cache_slots_, cache.device, cache.turn.slot);
   }
 
@@ -227,7 +237,9 @@ class StepClock final : GroupSlots {
       case CommandKind::start_fetches: return queue_.start_ready();
       case CommandKind::join: return join(c.group);
       case CommandKind::release: device_slot(c.group).released = at_[d]; return;
-      case CommandKind::fetch_cache: return bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes);
+      case CommandKind::fetch_cache:
+        return c.device.is_host() ? read_cache(c.cache)
+                                  : bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes);
       case CommandKind::join_cache: return reach(d, cache_slot(c.cache).complete);
       case CommandKind::write_back: return write_back(c.cache);
       case CommandKind::run:
@@ -366,6 +378,13 @@ class StepClock final : GroupSlots {
     memory_.forget_until(at_[0]);
     slot.complete = bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d));
     memory_.add(begin, bus_[d], n_bytes);
+  }
+
+  void read_cache(size_t c) {
+    Slot& slot = cache_slot(c);
+    if (slot.holds == c) return;
+    slot.complete = disk_s_ = std::max(disk_s_, at_[0]) + caches_[c].in_bytes / disk_bytes_per_s();
+    slot.holds = c;
   }
 
   bool holds(size_t g) override { return device_slot(g).holds == g; }

@@ -110,6 +110,7 @@ std::string cache_text(const FitRequest& r, const Placement& placement, size_t l
       Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
                  [&](const DividedState&) { return whole; },
                  [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
+                 [&](const SpilledKv&) { return whole + " + disk"; },
                  [&](const SplitKv& kv) {
                    const size_t n_bytes = kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
                    return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
@@ -312,6 +313,12 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   if (const SplitKv* split = fit.placement.split()) {
     text += format("the newest {} tokens' cache is on the GPU, and up to {}, the older ones' on the CPU\n",
                    split->n_keep, split->n_blocks * r.kv.block_size);
+  }
+  if (r.kv.n_memory_blocks > 0) {
+    text += format(
+        "KV cache: the newest {} tokens in memory; with a full context {} on disk, of which a token reads "
+        "{}\n",
+        r.kv.n_memory_blocks * r.kv.block_size, mib(fit.bytes.disk_kv), mib(fit.bytes.per_token.kv_disk));
   }
   text += format("mapped from the file and read by the CPU: {}\n", mib(fit.bytes.mapped_weights));
   const BusBytes& bus = fit.bytes.per_token;

@@ -13,6 +13,7 @@
 #include "kv/hot_cache.h"
 #include "plan/choices.h"
 #include "plan/kv_formats.h"
+#include "plan/kv_memory.h"
 #include "plan/share.h"
 
 namespace tandem {
@@ -495,6 +496,7 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   }
   if (placement.parallel) divide_caches(placement, *r.graphs.front());
   std::vector<std::string> list = fall_back(r, placement);
+  spill_caches(placement, r.kv);
   if (reasons) *reasons = std::move(list);
   return placement;
 }
@@ -502,7 +504,7 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
-  if (r.kv.is_grouped()) result.choice.cache = CacheOnHost{};  // no GPU has these types
+  if (r.kv.stays_on_host()) result.choice.cache = CacheOnHost{};
   result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
@@ -510,7 +512,7 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_offload(r.options);
-  if (r.devices.size() > 1) check_grouped_kv(r.kv, r.options);
+  if (r.devices.size() > 1) check_host_kv(r.kv, r.options);
   if (r.options.kv_split && r.graphs.front()->shape.max_sequences > 1) {
     throw_error(ErrorCode::usage, "{} divides the cache of one sequence, and there are to be {} ({})",
                 setting_text(Setting::kv_split), r.graphs.front()->shape.max_sequences,

@@ -27,6 +27,7 @@ std::vector<std::vector<KvLayer>> kv_without_memory(const KvConfig& kv, const Pl
     layers[holder(home).index()][i] = kv_layer_shape(kv, i, holder(home));
     std::visit(
         Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {}, [](const DividedState&) {},
+                   [](const SpilledKv&) {},
                    [&](const PrefetchedKv& p) { layers[p.to.index()][i] = kv_layer_shape(kv, i); },
                    [&](const SplitKv& s) { layers[s.hot.index()][i] = kv_layer_shape(kv, i, s.n_blocks); }},
         home);
@@ -232,6 +233,12 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
                             result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
+                          },
+                          [&](const SpilledKv&) {
+                            const auto n_blocks = static_cast<size_t>(kv_layers[0][i].n_spilled - 1);
+                            const size_t n_bytes = n_blocks * kv_block_bytes(kv_layers[0][i]);
+                            result.disk_kv += n_bytes;
+                            if (kv.layers[i].window == 0) result.per_token.kv_disk += n_bytes;
                           },
                           [&](const SplitKv& split) {
                             const KvLayer& hot = kv_layers[split.hot.index()][i];

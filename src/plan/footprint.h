@@ -37,6 +37,8 @@ struct BusBytes {
   // Of split caches: what goes to the host once for every block of tokens, when the hot cache is
   // full.
   size_t kv_moved_per_block = 0;
+  // Of spilled caches: what a token of a full context reads from disk.
+  size_t kv_disk = 0;
   // What collectives carry over the link of each device, if all go over host memory (collectives.h); empty: there are none.
   std::vector<size_t> collectives = {};  // [device]
   size_t n_all_reduce = 0, n_all_gather = 0;
@@ -48,6 +50,7 @@ struct Footprint {
   BusBytes per_token;
   size_t mapped_weights = 0;  // bytes of weights that the host reads where they are mapped
   size_t disk_weights = 0;    // of those that it reads from disk
+  size_t disk_kv = 0;         // bytes of the cache on disk when the context is full
   size_t expert_slots = 0;    // bytes of `staging` of the host: the slots of chosen experts
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "base/text.h"
+#include "plan/kv_memory.h"
 
 namespace tandem {
 namespace {
@@ -204,11 +205,17 @@ void set_kv_formats(KvConfig& kv, const ContextOptions& options) {
                 "{}: KIVI4 and KIVI2 caches are read as a whole; use other types for keys and values",
                 setting_text(Setting::sparse_kv, sparse_kv_text(options.sparse_kv)));
   }
+  set_kv_memory(kv, options);
 }
 
-void check_grouped_kv(const KvConfig& kv, const OffloadOptions& options) {
-  if (!kv.is_grouped()) return;
-  const auto refuse = [](const SettingValue& setting) {
+void check_host_kv(const KvConfig& kv, const OffloadOptions& options) {
+  if (!kv.stays_on_host()) return;
+  const auto refuse = [&](const SettingValue& setting) {
+    if (!kv.is_grouped()) {
+      throw_error(ErrorCode::usage,
+                  "{}: with {} a part of the cache is on disk, and the CPU alone reads it there",
+                  setting_text(setting.setting, setting.value), setting_text(Setting::kv_memory));
+    }
     throw_error(ErrorCode::usage,
                 "{}: a KIVI4 or KIVI2 cache stays in host memory, where the CPU reads it; use other types of "
                 "keys and values for a GPU",

@@ -18,11 +18,12 @@ std::vector<KvTypeRange> parse_kv_type_layers(std::string_view text);
 std::string kv_type_layers_text(std::span<const KvTypeRange> ranges);
 
 // Sets types and rotation of all layers of `kv`, whose shapes are set. Throws Error(usage) for layers that the model does not
-// have or that two ranges name, types that do not divide the head size, and a rotation that no layer can have.
+// have or that two ranges name, types that do not divide the head size, and a rotation that no layer can have. Then sets what
+// of it is on disk, and throws as set_kv_memory() does.
 void set_kv_formats(KvConfig& kv, const ContextOptions& options);
 
-// Throws Error(usage) if the cache is grouped and these options have a GPU hold or read some of it.
-void check_grouped_kv(const KvConfig& kv, const OffloadOptions& options);
+// Throws Error(usage) if the cache stays on the host and these options have a GPU hold or read some of it.
+void check_host_kv(const KvConfig& kv, const OffloadOptions& options);
 
 // Parses "R,K": components and positions, both at least 1. Throws Error(usage).
 SparseReads parse_sparse_kv(std::string_view text);

@@ -36,6 +36,9 @@ struct ContextOptions {
   Toggle kv_rotate = Toggle::off;
   // Where decoding reads caches in host memory: some positions instead of all (lossy; graph/ops.h).
   SparseReads sparse_kv;
+  // Most bytes of host memory for the cache; older blocks are in a file in the folder kv_spill. None: all of it is in memory.
+  std::optional<size_t> kv_memory;
+  std::string kv_spill;     // empty: none
   bool all_logits = false;  // reserve logits for every token of a step
   int64_t n_draft = 0;      // guesses that a step may check beside its token (speculate/speculation.h)
   // Of a token's experts, those of the lowest rank whose sum joins one layer later (lossy; graph/graph.h).

@@ -300,6 +300,7 @@ MemoryLine memory_line(const PlanRequest& r, const OffloadChoice& choice) {
   // Two contexts of whole blocks, with a micro-batch that both hold, and more than a hot cache.
   ContextOptions shape = checked_shape(r.architecture, r.shape);
   const auto* split = std::get_if<SplitCache>(&choice.cache);
+  shape.kv_memory.reset();
   const int64_t held = shape.n_ubatch + (split ? split->n_keep + 1024 : 0);
   shape.n_ctx = std::max<int64_t>(align_up(static_cast<size_t>(held), 1024), 8192);
   const int64_t first = shape.n_ctx;

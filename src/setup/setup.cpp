@@ -93,12 +93,15 @@ void measure_speeds(EngineOptions& options, const std::vector<std::unique_ptr<De
                     const Model& model) {
   if (devices.size() < 2 || !options.offload.choose_by_speed) return;
   options.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
-  if (!options.rates.empty()) options.rates[0].disk_bytes_per_s = disk_rate(model, options.offload);
+  if (!options.rates.empty()) options.rates[0].disk_bytes_per_s = disk_rate(model, options);
 }
 
-double disk_rate(const Model& model, const OffloadOptions& options) {
-  const bool may_stay = model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(options);
-  return may_stay ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path())) : 0;
+double disk_rate(const Model& model, const EngineOptions& options) {
+  const bool may_stay =
+      model.file().is_mapped() && model.file().n_file_bytes() > most_to_read_ahead(options.offload);
+  return may_stay || options.context.kv_memory
+             ? disk_rate_of(model.disk_files(), RatesCache(RatesCache::usual_path()))
+             : 0;
 }
 
 }  // namespace tandem

@@ -25,10 +25,10 @@ size_t most_to_read_ahead(const OffloadOptions& options);
 std::unique_ptr<Model> open_model(EngineOptions& options);
 
 // If there is a GPU, sets options.rates, by which the planner chooses what the options leave open: speeds of
-// the devices, and of the disk if part of the model may stay there, measured unless they are known.
+// the devices, and of the disk if part of the model or of the cache may stay there, measured unless they are known.
 void measure_speeds(EngineOptions& options, const std::vector<std::unique_ptr<Device>>& devices,
                     const Model& model);
-// Bytes per second; 0: no part of this model can stay on disk.
-double disk_rate(const Model& model, const OffloadOptions& options);
+// Bytes per second of the model's disk; 0: no part of this model or of the cache can stay on disk.
+double disk_rate(const Model& model, const EngineOptions& options);
 
 }  // namespace tandem

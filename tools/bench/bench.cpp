@@ -160,6 +160,7 @@ void add_placement_options(CLI::App& app, BenchSettings& settings) {
          })
       .group("Parameters");
   add_sparse_option(app, settings.engine.context, "Parameters");
+  add_spill_options(app, settings.engine.context, "Parameters");
 }
 
 void add_run_options(CLI::App& app, BenchOptions& o) {

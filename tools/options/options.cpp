@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "plan/kv_formats.h"
 #include "tools/options/command_line.h"
+#include "tools/options/offload.h"
 #include "tools/options/types.h"
 #include "tools/overwrite.h"
 #include "tools/statistics.h"
@@ -92,6 +93,7 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
       "off", [&o](const std::string& value) { o.kv_rotate = parse_toggle("--kv-rotate", value); })
       .group(group);
   add_sparse_option(app, o, group);
+  add_spill_options(app, o, group);
   bare_choice(
       app, "--flash-attn", "on|off|auto", "on", "always on (default: auto)",
       [&flash_attention](const std::string& value) { flash_attention = parse_toggle("--flash-attn", value); })
@@ -127,6 +129,22 @@ void add_sparse_option(CLI::App& app, ContextOptions& o, const char* group) {
       "when generating, read K positions of a cache in host memory instead of all, chosen by R components of "
       "its keys, and the newest and first; lossy, faster in long contexts, and the cache takes more memory",
       "", [&o](const std::string& value) { o.sparse_kv = parse_sparse_kv(value); })
+      .group(group);
+}
+
+void add_spill_options(CLI::App& app, ContextOptions& o, const char* group) {
+  choice(
+      app, "--kv-memory", "SIZE|auto",
+      "most host memory for the KV cache; the older part of it is in a file in the folder of --kv-spill, and "
+      "read from there for each token, ahead of use; auto: all is in memory",
+      "auto",
+      [&o](const std::string& value) {
+        o.kv_memory.reset();
+        if (value != "auto") o.kv_memory = parse_bytes("--kv-memory", value);
+      })
+      .group(group);
+  choice(app, "--kv-spill", "DIR|off", "folder on a fast disk for what --kv-memory leaves no room for", "off",
+         [&o](const std::string& value) { o.kv_spill = value == "off" ? "" : value; })
       .group(group);
 }
 

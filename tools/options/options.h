@@ -45,6 +45,7 @@ struct CommandOptions {
 void add_model_options(CLI::App& app, CommandOptions& options);
 void add_context_options(CLI::App& app, ContextOptions& options, Toggle& flash_attention);
 void add_sparse_option(CLI::App& app, ContextOptions& options, const char* group);
+void add_spill_options(CLI::App& app, ContextOptions& options, const char* group);
 void add_rope_options(CLI::App& app, RopeOverrides& options);
 void add_thread_options(CLI::App& app, DeviceOptions& options);
 void add_numa_option(CLI::App& app, DeviceOptions& options, const char* group);

@@ -15,6 +15,8 @@ std::string_view setting_flag(Setting setting) {
     case Setting::kv_type_layers: return "--kv-type-layers";
     case Setting::kv_rotate: return "--kv-rotate";
     case Setting::sparse_kv: return "--sparse-kv";
+    case Setting::kv_memory: return "--kv-memory";
+    case Setting::kv_spill: return "--kv-spill";
     case Setting::n_sequences: return "-np";
     case Setting::n_deferred: return "--defer-experts";
     case Setting::context_shift: return "--context-shift";

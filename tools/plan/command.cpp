@@ -303,7 +303,7 @@ void plan(PlanOptions& o) {
   if (o.disk_bw) {
     machine.rates[0].disk_bytes_per_s = *o.disk_bw;
   } else if (!o.imagines_gpu() && planned.is_on_disk()) {
-    machine.rates[0].disk_bytes_per_s = disk_rate(*planned.model, o.engine.offload);
+    machine.rates[0].disk_bytes_per_s = disk_rate(*planned.model, o.engine);
   }
   const PlanRequest request = plan_request(o, *planned.model, machine.devices, machine.rates);
   const PlanReport report = make_plan_report(request, planned.name, planned.description);

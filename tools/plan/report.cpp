@@ -287,6 +287,13 @@ std::string plan_text(const PlanReport& r) {
                    r.disk_bytes_per_s / 1e9, unit.text(bytes.disk_weights), unit.name,
                    unit.text(bytes.per_token.disk + of_experts), unit.name);
   }
+  if (bytes.disk_kv > 0) {
+    text += format(
+        "disk: reads {:.1f} GB/s; with a full context {} {} of the KV cache there, {} {} read for every "
+        "token in {:.3f} s\n",
+        r.disk_bytes_per_s / 1e9, unit.text(bytes.disk_kv), unit.name, unit.text(bytes.per_token.kv_disk),
+        unit.name, static_cast<double>(bytes.per_token.kv_disk) / r.disk_bytes_per_s);
+  }
   text += plans_text(r, unit);
   const bool gpu = r.tiers.size() > 1;
   const size_t overhead = gpu ? r.tiers[1].overhead : 0;
@@ -339,6 +346,8 @@ std::string plan_json(const PlanReport& r) {
   }
   const Footprint& best = r.plans[0].fit.bytes;
   page["disk"] = {{"weights", best.disk_weights},
+                  {"kv", best.disk_kv},
+                  {"kv_read_per_token", best.per_token.kv_disk},
                   {"read_per_token", best.per_token.disk + static_cast<size_t>(r.expert_hits.read_bytes())},
                   {"read_bytes_per_s", r.disk_bytes_per_s}};
   if (!r.experts.empty()) {

@@ -113,6 +113,11 @@ AttentionCall CacheAttention::call_of_head(int64_t head_kv) const {
     call.k_open_stride = static_cast<size_t>(kv_.n_head_kv) * k_open;
     call.v_open_stride = static_cast<size_t>(kv_.n_head_kv) * v_open;
   }
+  if (kv_.n_spilled > 0) {
+    call.n_blocks = static_cast<int32_t>(kv_.n_blocks);
+    call.k_spilled = kv_.k_spilled + static_cast<size_t>(head_kv) * k_head;
+    call.v_spilled = kv_.v_spilled + static_cast<size_t>(head_kv) * v_head;
+  }
   call.scale = op_.scale;
   call.softcap = op_.softcap;
   call.window = op_.window;

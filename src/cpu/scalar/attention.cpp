@@ -46,11 +46,14 @@ struct CachedRows {
   size_t block_stride, open_stride;
   int64_t head_dim;
   bool are_keys;
+  const std::byte* spilled;
 
   void load(const AttentionCall& call, int64_t position, float* to) const {
     const int32_t block = call.block_table[position / call.block_size];
     const int64_t row = position % call.block_size;
-    const std::byte* rows = pool + static_cast<size_t>(block) * block_stride;
+    const std::byte* rows = block < call.n_blocks
+                                ? pool + static_cast<size_t>(block) * block_stride
+                                : spilled + static_cast<size_t>(block - call.n_blocks) * block_stride;
     if (is_kivi(dtype) && call.open_of[block] >= 0) {
       const std::byte* open = open_pool + static_cast<size_t>(call.open_of[block]) * open_stride;
       return dequantize_row(DType::F16, open + static_cast<size_t>(row) * row_bytes(DType::F16, head_dim), to,
@@ -71,9 +74,9 @@ void attend(const AttentionCall& call, std::byte* scratch) {
   }
   const float* values = call.values_in_keys ? k : v;
   const CachedRows keys{call.k_dtype,       call.k,          call.k_open, call.k_block_stride,
-                        call.k_open_stride, call.head_dim_k, true};
+                        call.k_open_stride, call.head_dim_k, true,        call.k_spilled};
   const CachedRows own_values{call.v_dtype,       call.v,          call.v_open, call.v_block_stride,
-                              call.v_open_stride, call.head_dim_v, false};
+                              call.v_open_stride, call.head_dim_v, false,       call.v_spilled};
   for (int64_t p = call.kv_begin; p < call.kv_end; ++p) {
     keys.load(call, p, k);
     if (!call.values_in_keys) own_values.load(call, p, v);

@@ -77,11 +77,15 @@ struct CacheRows {
   const int32_t* open_of;
   const std::byte* open_base;
   size_t open_stride;
+  int32_t n_blocks;  // at `base`; the others
+  const std::byte* spilled;
 
   // Where the row is; of grouped dtypes, an address in its block, if that is closed.
   const std::byte* row(int64_t position) const {
-    const size_t block = static_cast<size_t>(block_table[position / block_size]);
-    return base + block * block_stride + static_cast<size_t>(position % block_size) * row_bytes;
+    const int32_t block = block_table[position / block_size];
+    const std::byte* rows = block < n_blocks ? base + static_cast<size_t>(block) * block_stride
+                                             : spilled + static_cast<size_t>(block - n_blocks) * block_stride;
+    return rows + static_cast<size_t>(position % block_size) * row_bytes;
   }
 
   // Calls use(rows, i, n) for each run of adjacent rows among positions [first, first + n): n rows from the
@@ -142,7 +146,9 @@ CacheRows keys_of(const AttentionCall& call, const P& p) {
           true,
           call.open_of,
           call.k_open,
-          call.k_open_stride};
+          call.k_open_stride,
+          call.n_blocks,
+          call.k_spilled};
 }
 template <class P>
 CacheRows values_of(const AttentionCall& call, const P& p) {
@@ -158,7 +164,9 @@ CacheRows values_of(const AttentionCall& call, const P& p) {
           false,
           call.open_of,
           call.v_open,
-          call.v_open_stride};
+          call.v_open_stride,
+          call.n_blocks,
+          call.v_spilled};
 }
 
 // Rows used next, fetched while others are multiplied: those of a head in a block are too few for the hardware to see that
