@@ -28,9 +28,16 @@ struct KvLayer {
   DevicePtr index = nullptr;
   // Of grouped dtypes (gguf/kivi.h), whose block is a group. Open blocks, the newest of each sequence, have F16 rows in pools
   // of their own, with the same layout; closed ones are quantized. A pool is null if its half is of another dtype.
-  int64_t n_open = 0;                // room for so many open blocks
-  const int32_t* open_of = nullptr;  // [n_blocks] where an open block is among them; -1: it is closed
+  int64_t n_open = 0;  // room for so many open blocks
+  const int32_t* open_of =
+      nullptr;  // [n_blocks] where an open block is among them; -1: it is closed. In host memory
+  DevicePtr open_table = nullptr;  // a copy of it, in the memory of a device that is not the host
   DevicePtr k_open = nullptr, v_open = nullptr;
+};
+
+// An open block, and where it is among the open ones.
+struct OpenBlock {
+  int32_t block, place;
 };
 
 class ExpertSource;

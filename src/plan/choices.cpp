@@ -39,12 +39,10 @@ std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split)
   OffloadChoice said = from_options(f, 0);
   said.split = split;
   if (r.devices.size() < 2) return {OffloadChoice{}};
-  if (r.kv.is_grouped()) said.cache = CacheOnHost{};
   if (r.rates.empty()) return {said};
   if (split == SplitMode::none && f.split_mode == SplitMode::automatic) return {said};
   std::vector<CacheChoice> caches{said.cache};
-  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
-      !r.kv.is_grouped()) {
+  if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split) {
     const bool is_divided = split == SplitMode::tensor;
     caches = {CacheBesideLayers{}, CacheOnHost{}};
     if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
@@ -84,7 +82,7 @@ bool may_divide_layers(const FitRequest& r) {
   const OffloadOptions& f = r.options;
   const bool contradicts = f.kv_split || f.kv_prefetched || f.gpu_rows.value_or(1) < 1 ||
                            f.expert_cache.value_or(0) > 0 || f.disk == Toggle::on ||
-                           r.graphs.front()->shape.sparse.on() || r.kv.is_grouped();
+                           r.graphs.front()->shape.sparse.on();
   return !contradicts && std::ranges::all_of(f.tensor_overrides, [&](const auto& override) {
     return override.second == r.devices[0]->info().name;
   });

@@ -89,7 +89,7 @@ std::string divided_cache_text(const FitRequest& r, const DividedKv& home, size_
     some.n_head_kv = pool.n_head_kv;
     text += (text.empty() ? "" : " + ") + name_of(r, pool.device);
     if (!home.is_copied) text += format(" {} heads", pool.n_head_kv);
-    text += " " + mib(kv_pool_bytes(some));
+    text += " " + mib(kv_layer_bytes(some));
   }
   return text;
 }
@@ -103,7 +103,7 @@ std::string cache_text(const FitRequest& r, const Placement& placement, size_t l
       Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
                  [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
                  [&](const SplitKv& kv) {
-                   const size_t n_bytes = kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
+                   const size_t n_bytes = kv_layer_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
                    return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
                  }},
       home);

@@ -502,7 +502,6 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   Fit result;
   result.choice = choice;
-  if (r.kv.is_grouped()) result.choice.cache = CacheOnHost{};  // no GPU has these types
   result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   return result;
@@ -510,7 +509,6 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 
 std::vector<Fit> all_fits(const FitRequest& r) {
   check_offload(r.options);
-  if (r.devices.size() > 1) check_grouped_kv(r.kv, r.options);
   if (r.options.kv_split && r.graphs.front()->shape.max_sequences > 1) {
     throw_error(ErrorCode::usage, "{} divides the cache of one sequence, and there are to be {} ({})",
                 setting_text(Setting::kv_split), r.graphs.front()->shape.max_sequences,

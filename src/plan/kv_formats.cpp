@@ -206,21 +206,6 @@ void set_kv_formats(KvConfig& kv, const ContextOptions& options) {
   }
 }
 
-void check_grouped_kv(const KvConfig& kv, const OffloadOptions& options) {
-  if (!kv.is_grouped()) return;
-  const auto refuse = [](const SettingValue& setting) {
-    throw_error(ErrorCode::usage,
-                "{}: a KIVI4 or KIVI2 cache stays in host memory, where the CPU reads it; use other types of "
-                "keys and values for a GPU",
-                setting_text(setting.setting, setting.value));
-  };
-  if (options.kv_prefetched) refuse({Setting::kv_prefetched});
-  if (options.kv_split) refuse({Setting::kv_split, std::to_string(*options.kv_split)});
-  if (options.n_kv_layers_gpu.value_or(0) > 0)
-    refuse({Setting::n_kv_layers_gpu, std::to_string(*options.n_kv_layers_gpu)});
-  if (options.split_mode == SplitMode::tensor) refuse({Setting::split_mode, "tensor"});
-}
-
 std::string kv_rotation_text(const KvConfig& kv) {
   int64_t n_keys = 0, n_values = 0;
   bool others = false;

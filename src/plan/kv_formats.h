@@ -21,9 +21,6 @@ std::string kv_type_layers_text(std::span<const KvTypeRange> ranges);
 // have or that two ranges name, types that do not divide the head size, and a rotation that no layer can have.
 void set_kv_formats(KvConfig& kv, const ContextOptions& options);
 
-// Throws Error(usage) if the cache is grouped and these options have a GPU hold or read some of it.
-void check_grouped_kv(const KvConfig& kv, const OffloadOptions& options);
-
 // Parses "R,K": components and positions, both at least 1. Throws Error(usage).
 SparseReads parse_sparse_kv(std::string_view text);
 // The same as text.
