@@ -15,6 +15,7 @@
 
 #include "ggml-cuda/async_copy.cuh"
 #include "ggml-cuda/attention_index.h"
+#include "ggml-cuda/kivi_rows.h"
 #include "ggml-cuda/made_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
 
@@ -26,8 +27,11 @@ struct CachePool {
   DType dtype;
   int head_dim;
   int row_bytes;
+  Half half = Half::keys;
+  const uint8_t* open = nullptr;  // of grouped dtypes: F16 rows of the open blocks
 
   __device__ const uint8_t* row(int64_t index) const { return data + index * row_bytes; }
+  __device__ const uint8_t* open_row(int64_t index) const { return open + index * 2 * head_dim; }
 };
 
 struct AttentionCall {
@@ -35,6 +39,7 @@ struct AttentionCall {
   const int32_t* positions;    // [n_tokens]
   const int32_t* sequences;    // [n_tokens]
   const int32_t* block_table;  // [n_sequences, max_blocks]
+  const int32_t* open_of;      // of grouped dtypes: [n_blocks] an open block's place, or -1; null of others
   const int32_t* hot_from;     // [n_sequences]; null over the whole cache
   PlainValues sinks;           // [n_head]; may be absent
   float* y;                    // [n_tokens, y_cols]: n_head * head_dim_v, over a part n_head logarithms more
@@ -69,6 +74,9 @@ struct AttentionCall {
     y[static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(n_head) * v.head_dim + head] =
         total == 0.0f ? -INFINITY : greatest + logf(total);
   }
+
+  // The place of a block among the open ones, or -1.
+  __device__ int place_of(int block) const { return open_of ? open_of[block] : -1; }
 
   // Row index of partial results.
   __device__ int64_t partial(int token, int head, int split) const {

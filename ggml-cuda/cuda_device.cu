@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "ggml-cuda/architectures.h"
 #include "ggml-cuda/backend.h"
+#include "ggml-cuda/close_groups.h"
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
@@ -170,6 +171,10 @@ class CudaDevice final : public Device {
   void join(Event fetched) override {
     Stream& stream = use();
     if (opened_->fetcher) opened_->fetcher->join(fetched, stream.get());
+  }
+
+  void close_groups(const KvLayer& layer, std::span<const OpenBlock> blocks) override {
+    launch_close_groups(layer, blocks, use().get());
   }
 
   std::unique_ptr<Executable> compile(const Segment& segment) override {

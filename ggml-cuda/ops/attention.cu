@@ -15,9 +15,9 @@
 namespace tandem::cuda {
 namespace {
 
-CachePool pool_of(const std::byte* data, DType dtype, int64_t head_dim) {
-  return {reinterpret_cast<const uint8_t*>(data), dtype, static_cast<int>(head_dim),
-          static_cast<int>(row_bytes(dtype, head_dim))};
+CachePool pool_of(Half half, const std::byte* data, const std::byte* open, DType dtype, int64_t head_dim) {
+  return {reinterpret_cast<const uint8_t*>(data),       dtype, static_cast<int>(head_dim),
+          static_cast<int>(row_bytes(dtype, head_dim)), half,  reinterpret_cast<const uint8_t*>(open)};
 }
 
 CachePart part_of(KvPart part) {
@@ -74,8 +74,11 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
   call_.block_table = context.address<const int32_t>(op.block_table);
   call_.hot_from = context.address<const int32_t>(op.hot_from);
   call_.sinks = plain_values(context, op.sinks);
-  call_.k = pool_of(kv.k, kv.k_dtype, kv.head_dim_k);
-  call_.v = pool_of(kv.v, kv.v_dtype, kv.head_dim_v);
+  call_.k = pool_of(Half::keys, kv.k, kv.k_open, kv.k_dtype, kv.head_dim_k);
+  call_.v = pool_of(Half::values, kv.v, kv.v_open, kv.v_dtype, kv.head_dim_v);
+  const bool is_grouped = is_kivi(kv.k_dtype) || is_kivi(kv.v_dtype);
+  TANDEM_CHECK(!is_grouped || (kv.block_size == kKiviGroup && !op.values_in_keys));
+  if (is_grouped) call_.open_of = reinterpret_cast<const int32_t*>(kv.open_table);
   if (op.values_in_keys) {  // the rows of the keys, of which fewer columns are read
     call_.v = call_.k;
     call_.v.head_dim = static_cast<int>(op.head_dim_v);

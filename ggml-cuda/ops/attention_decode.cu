@@ -10,8 +10,7 @@
 // Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs
 // on 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and
 // exchanges about as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
-#include "ggml-cuda/attention_call.cuh"
-#include "ggml-cuda/attention_unpack.h"
+#include "ggml-cuda/attention_rows.cuh"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
@@ -20,25 +19,13 @@ namespace {
 constexpr int kDecodeThreads = 128, kMergeThreads = 128;
 constexpr int kMergeColumns = 256;  // with one scale, if the bytes are those of a K type
 
-// Reads K and V whose dtypes are known only at run time.
-struct ReadAny {};
-
-template <class Read>
-__device__ void read_row(const CachePool& pool, const uint8_t* row, int chunk, float (&x)[8]) {
-  if constexpr (std::is_same_v<Read, ReadAny>) {
-    read_eight(pool.dtype, row, chunk, x);
-  } else {
-    Read::eight(row, chunk, x);
-  }
-}
-
 // Shared memory of a warp: two stages of a tile of keys and one of values, the tile's weights and the heads'
 // factors.
 struct WarpMemory {
   int k_bytes, v_bytes;  // a tile; multiples of 16
 
   __host__ __device__ WarpMemory(const CachePool& k, const CachePool& v)
-      : k_bytes(kDecodeTile * k.row_bytes), v_bytes(kDecodeTile * v.row_bytes) {}
+      : k_bytes(tile_bytes(k)), v_bytes(tile_bytes(v)) {}
   __host__ __device__ int weights() const { return 2 * (k_bytes + v_bytes); }
   __host__ __device__ int factors(int heads) const { return weights() + kDecodeTile * heads * 4; }
   __host__ __device__ int size(int heads) const { return factors(heads) + (heads * 4 + 15) / 16 * 16; }
@@ -93,6 +80,9 @@ struct DecodeWarp {
   float acc[kHeads][8];   // likewise, over the rows that this lane reads
   float max = -INFINITY;  // of this lane's head
   float sum = 0.0f;       // of this lane's head, over its own rows
+  unsigned open = 0;      // bit i: the tile in stage i is of an open block of a grouped dtype
+
+  static constexpr bool kGrouped = kMayBeGrouped<ReadK> || kMayBeGrouped<ReadV>;
 
   __device__ int chunk() const { return Map::chunk_of(lane); }
 
@@ -121,23 +111,28 @@ struct DecodeWarp {
   }
 
   // Two groups of copies, empty past the end, so every step of the loop has the same number in flight.
-  __device__ void fetch(int tile, int end_tile, uint8_t* to) const {
-    int64_t row = 0;
+  __device__ void fetch(int tile, int end_tile, int step) {
+    uint8_t* to = stage(step);
+    const int first = tile * kDecodeTile, offset = first % call.block_size;
+    int block = 0, place = -1;
     if (tile < end_tile) {
-      const int first = tile * kDecodeTile;
-      row = block_row(table[first / call.block_size], kv_head, first % call.block_size, call.n_head_kv,
-                      call.block_size);
-      copy_rows(to, call.k.row(row), call.k.row_bytes);
+      block = table[first / call.block_size];
+      if constexpr (kGrouped) {
+        place = call.place_of(block);
+        open = (open & ~(1u << (step & 1))) | (place >= 0 ? 1u << (step & 1) : 0u);
+      }
+      copy_tile(to, tile_source<ReadK>(call, call.k, kv_head, block, place, offset));
     }
     commit_copies();
-    if (tile < end_tile) copy_rows(to + kDecodeTile * call.k.row_bytes, call.v.row(row), call.v.row_bytes);
+    if (tile < end_tile)
+      copy_tile(to + tile_bytes(call.k), tile_source<ReadV>(call, call.v, kv_head, block, place, offset));
     commit_copies();
   }
-  // 16 rows are row_bytes pieces of 16 bytes.
-  __device__ void copy_rows(uint8_t* to, const uint8_t* from, int row_bytes) const {
-    static_assert(kDecodeTile == 16);
+  __device__ void copy_tile(uint8_t* to, const TileSource& from) const {
+    for (int i = 16 * lane; i < from.n_scales; i += 16 * kWarp) copy_16_async(to + i, from.scales + i);
+    to += from.n_scales;
 #pragma unroll 8
-    for (int i = lane; i < row_bytes; i += kWarp) copy_16_async(to + 16 * i, from + 16 * i);
+    for (int i = 16 * lane; i < from.n_rows; i += 16 * kWarp) copy_16_async(to + i, from.rows + i);
   }
 
   // Brings the warp's first tiles to the L2 cache, where what is still written arrives too.
@@ -146,23 +141,25 @@ struct DecodeWarp {
     const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
     int tile = range.begin / kDecodeTile + warp;
     for (int i = 0; i < kTiles && tile < end_tile; ++i, tile += n_warps) {
-      const int first = tile * kDecodeTile;
-      const int64_t row = block_row(table[first / call.block_size], kv_head, first % call.block_size,
-                                    call.n_head_kv, call.block_size);
-      for (const CachePool* pool : {&call.k, &call.v}) {
-        for (int at = 128 * lane; at < kDecodeTile * pool->row_bytes; at += 128 * kWarp)
-          prefetch_to_l2(pool->row(row) + at);
-      }
+      const int first = tile * kDecodeTile, offset = first % call.block_size;
+      const int block = table[first / call.block_size], place = kGrouped ? call.place_of(block) : -1;
+      prefetch_tile(tile_source<ReadK>(call, call.k, kv_head, block, place, offset));
+      prefetch_tile(tile_source<ReadV>(call, call.v, kv_head, block, place, offset));
     }
   }
+  __device__ void prefetch_tile(const TileSource& from) const {
+    for (int at = 128 * lane; at < from.n_scales; at += 128 * kWarp) prefetch_to_l2(from.scales + at);
+    for (int at = 128 * lane; at < from.n_rows; at += 128 * kWarp) prefetch_to_l2(from.rows + at);
+  }
 
-  __device__ void scores(const uint8_t* k, int first, float (&s)[Map::kPasses]) const {
+  __device__ void scores(const uint8_t* k, bool is_open, int first, float (&s)[Map::kPasses]) const {
     const bool inside = 8 * chunk() < call.k.head_dim;
+    const TileRows<ReadK> rows(call.k, k, is_open, chunk(), inside);
 #pragma unroll
     for (int pass = 0; pass < Map::kPasses; ++pass) {
       const int row = Map::row_of(lane, pass);
       float x[8] = {};
-      if (inside) read_row<ReadK>(call.k, k + row * call.k.row_bytes, chunk(), x);
+      if (inside) rows.eight(row, x);
       float dot[kHeads];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -207,14 +204,15 @@ struct DecodeWarp {
   }
 
   // Rows outside the range may hold anything, NaN too, and are skipped.
-  __device__ void add_values(const uint8_t* v, int first, const float* weights) {
+  __device__ void add_values(const uint8_t* v, bool is_open, int first, const float* weights) {
     if (8 * chunk() >= call.v.head_dim) return;
+    const TileRows<ReadV> rows(call.v, v, is_open, chunk(), true);
 #pragma unroll
     for (int pass = 0; pass < Map::kPasses; ++pass) {
       const int row = Map::row_of(lane, pass), position = first + row;
       if (position < range.begin || position >= range.end) continue;
       float x[8], w[kHeads];
-      read_row<ReadV>(call.v, v + row * call.v.row_bytes, chunk(), x);
+      rows.eight(row, x);
       load_heads(weights + row * kHeads, w);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -230,20 +228,21 @@ struct DecodeWarp {
     float* factors = reinterpret_cast<float*>(memory + layout.factors(kHeads));
     const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
     int tile = range.begin / kDecodeTile + warp;
-    fetch(tile, end_tile, stage(0));
-    fetch(tile + n_warps, end_tile, stage(1));
+    fetch(tile, end_tile, 0);
+    fetch(tile + n_warps, end_tile, 1);
     for (int step = 0; tile < end_tile; ++step, tile += n_warps) {
       const uint8_t* k = stage(step);
+      const bool is_open = open >> (step & 1) & 1;
       float s[Map::kPasses];
       wait_copies<3>();
       __syncwarp();
-      scores(k, tile * kDecodeTile, s);
+      scores(k, is_open, tile * kDecodeTile, s);
       soften(s, weights, factors);
       wait_copies<2>();
       __syncwarp();
-      add_values(k + layout.k_bytes, tile * kDecodeTile, weights);
+      add_values(k + layout.k_bytes, is_open, tile * kDecodeTile, weights);
       __syncwarp();  // all lanes have read this stage and the weights
-      fetch(tile + 2 * n_warps, end_tile, stage(step));
+      fetch(tile + 2 * n_warps, end_tile, step);
     }
 #pragma unroll
     for (int mask = kLanes; mask < kWarp; mask *= 2) {
@@ -468,6 +467,8 @@ AttentionKernel choose(const AttentionCall& call) {
       case DType::BF16: return choose_lanes<ReadBF16, ReadBF16>(call);
       case DType::Q8_0: return choose_lanes<ReadQ8_0, ReadQ8_0>(call);
       case DType::Q4_0: return choose_lanes<ReadQ4_0, ReadQ4_0>(call);
+      case DType::KIVI4: return choose_lanes<ReadKiviKeys<4>, ReadKiviValues<4>>(call);
+      case DType::KIVI2: return choose_lanes<ReadKiviKeys<2>, ReadKiviValues<2>>(call);
       default: break;
     }
   }

@@ -11,10 +11,9 @@
 // Floors, for n tokens at positions 0..n-1: 2 n^2 / 2 * H * (hd_k + hd_v) operations at about 600 TFLOP/s
 // (what mma.sync reaches on sm_90): Llama-3.1-8B at n = 4096: 137 GFLOP a layer, 0.23 ms. Bytes: 4 n H (hd_k
 // + hd_v) of q and y plus the cache once a query tile, which the L2 cache serves.
-#include "ggml-cuda/attention_call.cuh"
 #include "ggml-cuda/attention_fragments.h"
 #include "ggml-cuda/attention_mma.cuh"
-#include "ggml-cuda/attention_unpack.h"
+#include "ggml-cuda/attention_rows.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -47,16 +46,23 @@ struct TileLoader {
     }
   }
 
-  __device__ void put(uint16_t* to, const CachePool& pool, int64_t row, int chunk, bool inside) const {
+  // A block of -1: zeros.
+  __device__ void put(uint16_t* to, const CachePool& pool, int block, int place, int offset,
+                      int chunk) const {
     if (8 * chunk >= pool.head_dim) return;
     uint4* target = reinterpret_cast<uint4*>(to + 8 * chunk);
-    if (!inside) {
+    if (block < 0) {
       *target = {0, 0, 0, 0};  // of weight 0, and 0 times anything finite is 0
-    } else if (kNative || pool.dtype == Operands::kDType) {
+      return;
+    }
+    if constexpr (kNative) {
+      const int64_t row = block_row(block, kv_head, offset, call.n_head_kv, call.block_size);
       copy_16_async(target, pool.row(row) + 16 * chunk);
     } else {
+      const RowAt row = row_at(call, pool, block, place, kv_head, offset);
+      if (row.dtype == Operands::kDType) return copy_16_async(target, row.from + 16 * chunk);
       float x[8];
-      read_eight(pool.dtype, pool.row(row), chunk, x);
+      row.eight(chunk, x);
       *target = {Operands::pack(x[0], x[1]), Operands::pack(x[2], x[3]), Operands::pack(x[4], x[5]),
                  Operands::pack(x[6], x[7])};
     }
@@ -71,7 +77,7 @@ struct TileLoader {
     const int chunk = static_cast<int>(threadIdx.x) % kChunks;
 #pragma unroll 1
     for (int row0 = static_cast<int>(threadIdx.x) / kChunks; row0 < Memory::kTile; row0 += kAhead * kRows) {
-      int blocks[kAhead];
+      int blocks[kAhead], places[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const int position = first + row0 + i * kRows;
@@ -79,12 +85,12 @@ struct TileLoader {
         blocks[i] = inside ? table[position / call.block_size] : -1;
       }
 #pragma unroll
+      for (int i = 0; i < kAhead; ++i) places[i] = kNative || blocks[i] < 0 ? -1 : call.place_of(blocks[i]);
+#pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int r = row0 + i * kRows;
-        const int64_t row =
-            block_row(blocks[i], kv_head, (first + r) % call.block_size, call.n_head_kv, call.block_size);
-        put(memory.k[stage][r], call.k, row, chunk, blocks[i] >= 0);
-        put(memory.v[stage][r], call.v, row, chunk, blocks[i] >= 0);
+        const int r = row0 + i * kRows, offset = (first + r) % call.block_size;
+        put(memory.k[stage][r], call.k, blocks[i], places[i], offset, chunk);
+        put(memory.v[stage][r], call.v, blocks[i], places[i], offset, chunk);
       }
     }
     commit_copies();

@@ -3,8 +3,7 @@
 // A block has a token and a query head and processes 128 positions at a time: each thread computes one score,
 // then owns every 128th column of the sum. A thread reads keys row by row, uncoalesced, and every query head
 // reads them again: n_tokens * H * positions * (row_bytes_k + row_bytes_v) bytes of cache traffic.
-#include "ggml-cuda/attention_call.cuh"
-#include "ggml-cuda/attention_unpack.h"
+#include "ggml-cuda/attention_rows.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -25,9 +24,10 @@ __device__ float over_block(float v, Combine combine) {
   return v;
 }
 
-__device__ int64_t row_at(const AttentionCall& call, const int32_t* table, int kv_head, int position) {
-  return block_row(table[position / call.block_size], kv_head, position % call.block_size, call.n_head_kv,
-                   call.block_size);
+__device__ RowAt row_of(const AttentionCall& call, const CachePool& pool, const int32_t* table, int kv_head,
+                        int position) {
+  const int block = table[position / call.block_size];
+  return row_at(call, pool, block, call.place_of(block), kv_head, position % call.block_size);
 }
 
 // The sum is kept in y, which only this block writes, so head dims have no limit.
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_consta
     const int n = int_min(kThreads, range.end - first);
     float s = -INFINITY;
     if (tid < n) {
-      const uint8_t* k = call.k.row(row_at(call, table, kv_head, first + tid));
+      const RowAt k = row_of(call, call.k, table, kv_head, first + tid);
       float dot = 0.0f;
-      for (int d = 0; d < call.k.head_dim; ++d) dot += q[d] * read_one(call.k.dtype, k, d);
+      for (int d = 0; d < call.k.head_dim; ++d) dot += q[d] * k.one(d);
       s = capped(dot * call.scale, call.softcap);
     }
     const float most = fmaxf(max, over_block(s, [](float a, float b) { return fmaxf(a, b); }));
@@ -63,8 +63,7 @@ __global__ void __launch_bounds__(kThreads) attention_simple(const __grid_consta
     for (int d = tid; d < call.v.head_dim; d += kThreads) {
       float value = y[d] * factor;
       for (int i = 0; i < n; ++i) {
-        const uint8_t* v = call.v.row(row_at(call, table, kv_head, first + i));
-        value += weights[i] * read_one(call.v.dtype, v, d);
+        value += weights[i] * row_of(call, call.v, table, kv_head, first + i).one(d);
       }
       y[d] = value;
     }

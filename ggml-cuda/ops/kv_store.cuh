@@ -8,7 +8,7 @@
 #include "device/cache_dtypes.h"
 #include "ggml-cuda/ops/kv_rows.h"
 #include "ggml-cuda/ops/rows.cuh"
-#include "gguf/blocks.h"
+#include "gguf/kivi.h"
 
 namespace tandem::cuda {
 
@@ -19,11 +19,26 @@ struct Pool {
   DType dtype;
   int head_dim;
   int64_t row_bytes;
+  const int32_t* open_of = nullptr;  // of open blocks: [n_blocks] their places in `to`
 };
 
 inline Pool make_pool(const float* from, std::byte* to, DType dtype, int64_t head_dim) {
   TANDEM_CHECK(std::ranges::find(kCacheDTypes, dtype) != std::end(kCacheDTypes));
   return {from, to, dtype, static_cast<int>(head_dim), static_cast<int64_t>(row_bytes(dtype, head_dim))};
+}
+// Those of a layer; rows of grouped dtypes go to their open blocks, as F16.
+inline Pool open_pool(const float* from, std::byte* to, int64_t head_dim, const KvLayer& kv) {
+  Pool pool = make_pool(from, to, DType::F16, head_dim);
+  pool.open_of = reinterpret_cast<const int32_t*>(kv.open_table);
+  return pool;
+}
+inline Pool key_pool(const float* from, const KvLayer& kv) {
+  return is_kivi(kv.k_dtype) ? open_pool(from, kv.k_open, kv.head_dim_k, kv)
+                             : make_pool(from, kv.k, kv.k_dtype, kv.head_dim_k);
+}
+inline Pool value_pool(const float* from, const KvLayer& kv) {
+  return is_kivi(kv.v_dtype) ? open_pool(from, kv.v_open, kv.head_dim_v, kv)
+                             : make_pool(from, kv.v, kv.v_dtype, kv.head_dim_v);
 }
 
 // Of 32 elements, one per lane, returns the first of largest magnitude; 0 when all are 0 or NaN.
@@ -53,6 +68,11 @@ __device__ inline void store_nibbles(uint8_t* qs, int level, int lane) {
   const int upper = __shfl_down_sync(kAllLanes, level, QK / 2);
   if (lane < QK / 2) qs[lane] = static_cast<uint8_t>((level & 15) | (upper & 15) << 4);
 }
+__device__ inline void store_pairs(uint8_t* qs, int level, int lane) {
+  int byte = level;
+  for (int part = 1; part < 4; ++part) byte |= __shfl_down_sync(kAllLanes, level, part * QK / 4) << 2 * part;
+  if (lane < QK / 4) qs[lane] = static_cast<uint8_t>(byte);
+}
 __device__ inline void store_fifth_bits(uint8_t* qh, int level, int lane) {
   const unsigned bits = __ballot_sync(kAllLanes, level >> 4 & 1);
   if (lane < 4) qh[lane] = static_cast<uint8_t>(bits >> 8 * lane);
@@ -77,24 +97,27 @@ __device__ inline float least_of_warp(float x) {
   return first == first ? value : first;
 }
 
-// Stores level and scale of Q4_1 and Q5_1 and returns the level.
+// Stores scale and minimum of Q4_1, Q5_1 and BlockKivi2 and returns the level.
 template <class Block>
 __device__ inline int store_affine(Block* to, float x, int max, int lane) {
   const float low = least_of_warp(x), high = -least_of_warp(-x);
   const float d = affine_scale(low, high, max);
-  const int level = affine_level(x, low, inverse_or_zero(d), max);
-  store_nibbles(to->qs, level, lane);
   if (lane == 0) {
     to->d = scale_to_half(d);
     to->m = scale_to_half(low);
   }
-  return level;
+  return affine_level(x, low, inverse_or_zero(d), max);
 }
 __device__ inline void store_block(BlockQ4_1* to, float x, int lane) {
-  store_affine(to, x, 15, lane);
+  store_nibbles(to->qs, store_affine(to, x, 15, lane), lane);
 }
 __device__ inline void store_block(BlockQ5_1* to, float x, int lane) {
-  store_fifth_bits(to->qh, store_affine(to, x, 31, lane), lane);
+  const int level = store_affine(to, x, 31, lane);
+  store_nibbles(to->qs, level, lane);
+  store_fifth_bits(to->qh, level, lane);
+}
+__device__ inline void store_block(BlockKivi2* to, float x, int lane) {
+  store_pairs(to->qs, store_affine(to, x, 3, lane), lane);
 }
 
 __device__ inline void store_block(BlockIQ4_NL* to, float x, int lane) {
@@ -109,10 +132,17 @@ __device__ inline void store_block(BlockIQ4_NL* to, float x, int lane) {
   if (lane == 0) to->d = d;
 }
 
-// All lanes of a warp store row `row` (n_tokens * n_head_kv of them) as row `target` of the pool.
-__device__ inline void store_row(const Pool& pool, int64_t row, int64_t target) {
+// A slot of the cache, and a head.
+struct RowTarget {
+  int64_t slot, head, n_head_kv, block_size;
+};
+
+// All lanes of a warp store row `row` (n_tokens * n_head_kv of them).
+__device__ inline void store_row(const Pool& pool, int64_t row, RowTarget at) {
   const float* from = pool.from + row * pool.head_dim;
-  std::byte* to = pool.to + target * pool.row_bytes;
+  if (pool.open_of)
+    at.slot += (pool.open_of[at.slot / at.block_size] - at.slot / at.block_size) * at.block_size;
+  std::byte* to = pool.to + kv_row(at.slot, at.head, at.n_head_kv, at.block_size) * pool.row_bytes;
   const int lane = threadIdx.x % kWarp;
   for (int first = 0; first < pool.head_dim; first += kWarp) {
     const int i = first + lane;

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) kv_write(const __grid_constant_
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (row >= call.n_rows) return;
   const int64_t token = row / call.n_head_kv, head = row % call.n_head_kv;
-  store_row(call.pools[blockIdx.y], row, kv_row(call.slots[token], head, call.n_head_kv, call.block_size));
+  store_row(call.pools[blockIdx.y], row, {call.slots[token], head, call.n_head_kv, call.block_size});
 }
 
 class CompiledKvWrite final : public CompiledOp {
@@ -31,8 +31,8 @@ class CompiledKvWrite final : public CompiledOp {
     TANDEM_CHECK(context.tensor(op.k).n_cols == kv.n_head_kv * kv.head_dim_k);
     n_pools_ = op.v == kNoTensor ? 1 : 2;
     TANDEM_CHECK((n_pools_ == 2 ? context.tensor(op.v).n_cols : 0) == kv.n_head_kv * kv.head_dim_v);
-    call_.pools[0] = make_pool(context.address<const float>(op.k), kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] = make_pool(context.address<const float>(op.v), kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.pools[0] = key_pool(context.address<const float>(op.k), kv);
+    call_.pools[1] = value_pool(context.address<const float>(op.v), kv);
     call_.slots = context.address<const int32_t>(op.slots);
     call_.n_head_kv = static_cast<int>(kv.n_head_kv);
     call_.block_size = static_cast<int>(kv.block_size);

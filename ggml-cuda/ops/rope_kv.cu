@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kRotationThreads) rope_kv(const __grid_constan
   const Pool& pool = call.pools[values];
   if (const Hadamard h = call.kv_hadamard[values]; h.width > 0)
     hadamard_row(call.kv[values] + row * pool.head_dim, pool.head_dim, h);
-  store_row(pool, row, kv_row(call.slots[token], head, n_head, call.block_size));
+  store_row(pool, row, {call.slots[token], head, n_head, call.block_size});
 }
 
 // What the fusion found.
@@ -71,8 +71,8 @@ class CompiledRopeKv final : public CompiledOp {
     call_.q = context.address<float>(q.x);
     call_.kv[0] = context.address<float>(k.x);
     call_.kv[1] = context.address<float>(write.v);
-    call_.pools[0] = make_pool(call_.kv[0], kv.k, kv.k_dtype, kv.head_dim_k);
-    call_.pools[1] = make_pool(call_.kv[1], kv.v, kv.v_dtype, kv.head_dim_v);
+    call_.pools[0] = key_pool(call_.kv[0], kv);
+    call_.pools[1] = value_pool(call_.kv[1], kv);
     call_.positions = context.address<const int32_t>(q.positions);
     call_.slots = context.address<const int32_t>(write.slots);
     call_.n_head = static_cast<int>(q.n_head);

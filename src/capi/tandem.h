@@ -108,7 +108,7 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               n_threads        -1       for single tokens; -1: one per physical core
  *               n_threads_batch  -1       for prompts; -1: as n_threads
  *               k_dtype, v_dtype "f16"    of the cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0",
- *                                         "q4_1", "q4_0", "iq4_nl"; in host memory also "kivi4", "kivi2"
+ *                                         "q4_1", "q4_0", "iq4_nl", "kivi4", "kivi2"
  *               kv_type_layers   ""       other types for some layers: "0-3=q8_0/q4_0,4-=q4_0"
  *               kv_rotate        "off"    rotate heads before they are cached: "on", "off"; "auto": those of 4-bit types
  *               sparse_kv        ""       "R,K": read only K positions of a cache in host memory, chosen by R components

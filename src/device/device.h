@@ -60,6 +60,10 @@ class Device : public DeviceModel {
   // Returns none for devices that no such library knows.
   virtual std::optional<NativeQueue> native_queue() { return std::nullopt; }
 
+  // Closes blocks of a layer with a grouped dtype (KvLayer): quantizes their F16 rows. What the table of open blocks says is
+  // the caller's to change. The default copies them to the host and back, and is complete on return.
+  virtual void close_groups(const KvLayer& layer, std::span<const OpenBlock> blocks);
+
   virtual std::unique_ptr<Executable> compile(const Segment& segment) = 0;
   virtual void run(Executable& executable, const StepShape& shape) = 0;
 };

@@ -28,14 +28,21 @@ struct KvLayer {
   DevicePtr index = nullptr;
   // Of grouped dtypes (gguf/kivi.h), whose block is a group. Open blocks, the newest of each sequence, have F16 rows in pools
   // of their own, with the same layout; closed ones are quantized. A pool is null if its half is of another dtype.
-  int64_t n_open = 0;                // room for so many open blocks
-  const int32_t* open_of = nullptr;  // [n_blocks] where an open block is among them; -1: it is closed
+  int64_t n_open = 0;  // room for so many open blocks
+  const int32_t* open_of =
+      nullptr;  // [n_blocks] where an open block is among them; -1: it is closed. In host memory
+  DevicePtr open_table = nullptr;  // a copy of it, in the memory of a device that is not the host
   DevicePtr k_open = nullptr, v_open = nullptr;
   // Of spilled caches, on the host: blocks n_blocks to n_blocks + n_spilled are on disk. Where they are in the mapped file,
   // and in what a device compiles where steps have read them to (exec/kv_stream.h).
   int64_t n_spilled = 0;
   DevicePtr k_spilled = nullptr, v_spilled = nullptr;
   int64_t window = 0;  // of a spilled cache: positions that attention sees; 0: all
+};
+
+// An open block, and where it is among the open ones.
+struct OpenBlock {
+  int32_t block, place;
 };
 
 class ExpertSource;

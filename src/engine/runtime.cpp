@@ -458,6 +458,7 @@ StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted)
     set(Input::hot_blocks, hot_->blocks());
     set(Input::hot_from, std::span(&hot_from, 1));
   }
+  cache_->publish_open_blocks();
   const ShapeClass& small = decode_->graph().shape;
   const bool decodes =
       inputs.shape.n_tokens <= small.max_tokens && inputs.shape.n_outputs <= small.max_outputs;

@@ -1,9 +1,11 @@
 #include "exec/kv_stream.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "gguf/kivi.h"
 
 namespace tandem {
 namespace {
@@ -16,9 +18,39 @@ size_t k_block_bytes(const KvLayer& l) {
 size_t v_block_bytes(const KvLayer& l) {
   return row_bytes(l.v_dtype, l.head_dim_v) * static_cast<size_t>(l.block_size * l.n_head_kv);
 }
-// The values follow the keys in a slot.
-size_t v_offset(const KvLayer& l) {
-  return align_up(k_block_bytes(l) * static_cast<size_t>(l.n_blocks), kAlignment);
+size_t open_block_bytes(const KvLayer& l, DType dtype, int64_t head_dim) {
+  return is_kivi(dtype) ? row_bytes(DType::F16, head_dim) * static_cast<size_t>(l.block_size * l.n_head_kv)
+                        : 0;
+}
+
+// What a slot holds, one after the other; of layers without a grouped dtype only the first two.
+enum Part : size_t { kKeys, kValues, kOpenKeys, kOpenValues, kOpenTable, kParts };
+
+// A cache's part: so many equal pieces, a block of the pool, an open block or an entry of the table.
+struct Pieces {
+  size_t n_bytes;  // of one
+  int64_t n;
+};
+Pieces pieces_of(const KvLayer& l, size_t part) {
+  switch (part) {
+    case kKeys: return {k_block_bytes(l), l.n_blocks};
+    case kValues: return {v_block_bytes(l), l.n_blocks};
+    case kOpenKeys: return {open_block_bytes(l, l.k_dtype, l.head_dim_k), l.n_open};
+    case kOpenValues: return {open_block_bytes(l, l.v_dtype, l.head_dim_v), l.n_open};
+    default: return {sizeof(int32_t), l.n_open > 0 ? l.n_blocks : 0};
+  }
+}
+// Of a part in its slot; of kParts, the bytes of a slot.
+size_t offset_of(const KvLayer& l, size_t part) {
+  size_t offset = 0;
+  for (size_t i = 0; i < part; ++i) {
+    const Pieces pieces = pieces_of(l, i);
+    offset += align_up(pieces.n_bytes * static_cast<size_t>(pieces.n), kAlignment);
+  }
+  return offset;
+}
+std::array<DevicePtr, kParts> addresses_of(const KvLayer& l) {
+  return {l.k, l.v, l.k_open, l.v_open, l.open_table};
 }
 
 // Whole pages, of the keys and then of the values, as in the file.
@@ -42,8 +74,10 @@ Weight as_floats(const std::byte* data, size_t n_bytes) {
 size_t kv_block_bytes(const KvLayer& l) {
   return k_block_bytes(l) + v_block_bytes(l);
 }
-size_t kv_pool_bytes(const KvLayer& l) {
-  return kv_block_bytes(l) * static_cast<size_t>(l.n_blocks);
+size_t kv_written_bytes(const KvLayer& l) {
+  const size_t k_open = open_block_bytes(l, l.k_dtype, l.head_dim_k),
+               v_open = open_block_bytes(l, l.v_dtype, l.head_dim_v);
+  return (k_open > 0 ? k_open : k_block_bytes(l)) + (v_open > 0 ? v_open : v_block_bytes(l));
 }
 
 size_t kv_spill_slot_bytes(const KvLayer& l) {
@@ -55,13 +89,11 @@ SlotNeeds kv_slot_needs(std::span<const PrefetchedLayer> caches, std::span<const
   SlotNeeds needs;
   for (const PrefetchedLayer& cache : caches) {
     if (cache.device != device) continue;
-    const KvLayer& l = layers[cache.layer];
     if (device.is_host()) {
-      needs = needs.united({cache.turn.slot + 1, kv_spill_slot_bytes(l)});
+      needs = needs.united({cache.turn.slot + 1, kv_spill_slot_bytes(layers[cache.layer])});
       continue;
     }
-    const size_t v_bytes = v_block_bytes(l) * static_cast<size_t>(l.n_blocks);
-    needs = needs.united({cache.turn.slot + 1, v_offset(l) + align_up(v_bytes, kAlignment)});
+    needs = needs.united({cache.turn.slot + 1, offset_of(layers[cache.layer], kParts)});
   }
   return needs;
 }
@@ -73,7 +105,7 @@ KvStream::KvStream(std::span<Device* const> devices, std::vector<PrefetchedLayer
       host_(host.begin(), host.end()),
       spilled_(devices, spill),
       slots_(devices.size()),
-      parts_(2 * caches_.size()) {
+      parts_(kParts * caches_.size()) {
   spilled_.reserve(kv_slot_needs(caches_, host, DeviceId::host()));
   try {
     for (size_t d = 1; d < devices.size(); ++d) {
@@ -109,8 +141,16 @@ KvLayer KvStream::view(size_t c) const {
     view.v_spilled = view.k_spilled + spilled_v_offset(view);
     return view;
   }
-  view.k = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
-  view.v = view.head_dim_v > 0 ? view.k + v_offset(view) : nullptr;
+  const DevicePtr base = slots_[caches_[c].device.index()].slots[caches_[c].turn.slot].base;
+  const auto address = [&](Part part) {
+    const Pieces pieces = pieces_of(view, part);
+    return pieces.n_bytes > 0 && pieces.n > 0 ? base + offset_of(view, part) : nullptr;
+  };
+  view.k = base;
+  view.v = address(kValues);
+  view.k_open = address(kOpenKeys);
+  view.v_open = address(kOpenValues);
+  view.open_table = address(kOpenTable);
   view.indexed = false;
   view.index = nullptr;
   return view;
@@ -122,7 +162,12 @@ void KvStream::begin(std::span<const int32_t> block_table, std::span<const int32
   sequences_ = sequences;
   n_blocks_ = block_table.empty() ? 0 : *std::max_element(block_table.begin(), block_table.end()) + 1;
   written_.clear();
+  n_open_ = 0;
   if (caches_.empty()) return;
+  const KvLayer* grouped = nullptr;
+  for (size_t c = 0; c < caches_.size() && !grouped; ++c) grouped = host(c).n_open > 0 ? &host(c) : nullptr;
+  for (size_t i = 0; grouped && i < block_table.size(); ++i)
+    n_open_ = std::max<int64_t>(n_open_, grouped->open_of[block_table[i]] + 1);
   const auto block_size =
       static_cast<int32_t>(host(0).block_size);  // of layers with rows; states are blocks of one
   for (int32_t s : slots) {
@@ -157,13 +202,16 @@ void KvStream::fetch(size_t c) {
     return spilled_.fetch(layout, caches_[c].turn.slot);
   }
   Slot& slot = slot_of(c);
-  const KvLayer there = view(c);
-  const auto n = static_cast<size_t>(n_blocks_);
-  Weight* part = &parts_[2 * c];
-  part[0] = as_floats(host(c).k, k_block_bytes(host(c)) * n);
-  part[1] = as_floats(host(c).v, v_block_bytes(host(c)) * n);
-  slot.fetched = device_of(c).fetch(there.k, part[0], slot.released);
-  if (there.head_dim_v > 0) slot.fetched = device_of(c).fetch(there.v, part[1], slot.released);
+  const std::array<DevicePtr, kParts> there = addresses_of(view(c));
+  std::array<DevicePtr, kParts> here = addresses_of(host(c));
+  here[kOpenTable] = reinterpret_cast<DevicePtr>(const_cast<int32_t*>(host(c).open_of));  // only read
+  for (size_t i = 0; i < kParts; ++i) {
+    const int64_t n = i == kOpenKeys || i == kOpenValues ? n_open_ : n_blocks_;
+    if (!there[i] || n == 0) continue;
+    Weight& part = parts_[kParts * c + i];
+    part = as_floats(here[i], pieces_of(host(c), i).n_bytes * static_cast<size_t>(n));
+    slot.fetched = device_of(c).fetch(there[i], part, slot.released);
+  }
 }
 
 void KvStream::join(size_t c) {
@@ -173,12 +221,14 @@ void KvStream::join(size_t c) {
 
 void KvStream::write_back(size_t c) {
   Device& device = device_of(c);
-  const KvLayer there = view(c);
-  const size_t k_bytes = k_block_bytes(there), v_bytes = v_block_bytes(there);
-  for (int32_t block : written_) {
-    const size_t k = k_bytes * static_cast<size_t>(block), v = v_bytes * static_cast<size_t>(block);
-    device.copy_out(host(c).k + k, there.k + k, k_bytes);
-    if (v_bytes > 0) device.copy_out(host(c).v + v, there.v + v, v_bytes);
+  const std::array<DevicePtr, kParts> there = addresses_of(view(c)), here = addresses_of(host(c));
+  const auto copy = [&](Part part, int32_t piece) {
+    const size_t n_bytes = pieces_of(host(c), part).n_bytes, at = n_bytes * static_cast<size_t>(piece);
+    if (there[part]) device.copy_out(here[part] + at, there[part] + at, n_bytes);
+  };
+  for (const int32_t block : written_) {  // of grouped dtypes they are open
+    there[kOpenKeys] ? copy(kOpenKeys, host(c).open_of[block]) : copy(kKeys, block);
+    there[kOpenValues] ? copy(kOpenValues, host(c).open_of[block]) : copy(kValues, block);
   }
   slot_of(c).released = device.record();
 }

@@ -15,9 +15,10 @@
 
 namespace tandem {
 
-// Returns the bytes of both pools of a layer's cache; below, of one block in both.
-size_t kv_pool_bytes(const KvLayer& layer);
+// Returns the bytes of a block in both pools of a layer's cache; below, as a step writes it: of grouped dtypes, the block is
+// open.
 size_t kv_block_bytes(const KvLayer& layer);
+size_t kv_written_bytes(const KvLayer& layer);
 // Returns the bytes of a host slot for the blocks of a spilled layer that are on disk.
 size_t kv_spill_slot_bytes(const KvLayer& layer);
 
@@ -80,8 +81,9 @@ class KvStream {
   std::vector<KvLayer> host_;
   DiskStream spilled_;
   std::vector<Slots> slots_;      // [device]
-  std::vector<Weight> parts_;     // [2 * cache] keys and values as fetched
+  std::vector<Weight> parts_;     // [cache, part of it] as fetched
   int64_t n_blocks_ = 0;          // of the step: all blocks up to the last used one
+  int64_t n_open_ = 0;            // of the step: places of open blocks up to the last used one
   std::vector<int32_t> written_;  // of the step: blocks that it writes
   std::span<const int32_t> block_table_;
   std::span<const SequenceStep> sequences_;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "base/text.h"
 #include "device/kv_index.h"
-#include "gguf/quants.h"
 #include "kv/spill.h"
 
 namespace tandem {
@@ -40,19 +40,6 @@ size_t k_open_bytes(const KvLayer& layer) {
 }
 size_t v_open_bytes(const KvLayer& layer) {
   return open_bytes(layer, layer.v_dtype, layer.head_dim_v);
-}
-
-size_t all_bytes(const KvLayer& layer) {
-  return k_bytes(layer) + v_bytes(layer) + kv_index_bytes(layer) + k_open_bytes(layer) + v_open_bytes(layer);
-}
-
-// Quantizes the F16 rows of an open block of one head: [block_size, head_dim].
-void close_rows(DType dtype, bool are_keys, const fp16_t* open, std::byte* to, int64_t head_dim,
-                std::vector<float>& rows) {
-  rows.resize(static_cast<size_t>(kKiviGroup * head_dim));
-  dequantize_row(DType::F16, open, rows.data(), kKiviGroup * head_dim);
-  if (are_keys) return quantize_key_group(dtype, rows.data(), to, head_dim);
-  quantize_row(dtype, rows.data(), to, kKiviGroup * head_dim);
 }
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
@@ -155,7 +142,8 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
   const KvFormat format = config.format(layer);
   KvLayer made{nullptr,          nullptr,          format.k,          format.v, shape.n_head_kv,
                shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
-  if (format.is_grouped()) made.n_open = std::min(config.n_open_blocks, n_blocks);
+  if (format.is_grouped())
+    made.n_open = std::min(config.n_open_blocks, block_count(config));  // in a hot cache too
   return made;
 }
 
@@ -177,10 +165,17 @@ KvLayer pool_shape(KvLayer whole, const HeadPools::Pool& pool) {
 }
 
 size_t kv_layer_bytes(const KvConfig& config, size_t layer) {
-  return all_bytes(kv_layer_shape(config, layer));
+  return kv_layer_bytes(kv_layer_shape(config, layer));
 }
 size_t kv_layer_bytes(const KvConfig& config, size_t layer, DeviceId holder) {
-  return all_bytes(kv_layer_shape(config, layer, holder));
+  return kv_layer_bytes(kv_layer_shape(config, layer, holder));
+}
+size_t kv_layer_bytes(const KvLayer& layer) {
+  return k_bytes(layer) + v_bytes(layer) + kv_index_bytes(layer) + k_open_bytes(layer) + v_open_bytes(layer);
+}
+size_t open_table_bytes(std::span<const KvLayer> layers) {
+  const auto grouped = std::ranges::find_if(layers, [](const KvLayer& layer) { return layer.n_open > 0; });
+  return grouped == layers.end() ? 0 : static_cast<size_t>(grouped->n_blocks) * sizeof(int32_t);
 }
 
 KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
@@ -191,29 +186,31 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
       heads_(std::move(heads)),
       pool_(block_count(config)),
       state_slots_(config.is_recurrent() ? config.n_state_slots : 0),
+      open_tables_(devices.size()),
       layers_(devices.size(), std::vector<KvLayer>(config.layers.size())) {
   check_kv_config(config);
   heads_.resize(config.layers.size());
   if (config.is_grouped()) {
-    TANDEM_CHECK(config.block_size == kKiviGroup && hot_.n_blocks == 0);
-    open_groups_ =
-        std::make_unique<OpenGroups>(pool_, std::min(config.n_open_blocks, block_count(config)),
-                                     config.block_size, [this](int32_t block) { close_group(block); });
+    TANDEM_CHECK(config.block_size == kKiviGroup);
+    hot_block_of_.assign(static_cast<size_t>(pool_.n_blocks()), -1);
+    hot_places_.assign(static_cast<size_t>(hot_.n_blocks), -1);
+    open_groups_ = std::make_unique<OpenGroups>(
+        pool_, std::min(config.n_open_blocks, block_count(config)), config.block_size,
+        [this](std::span<const int32_t> blocks) { close_groups(blocks); });
   }
   try {
     for (size_t i = 0; i < config.layers.size(); ++i) {
       for (const HeadPools::Pool& pool : heads_[i].pools) {
-        layers_[pool.device.index()][i] =
-            allocate(pool_shape(kv_layer_shape(config, i), pool), device(pool.device));
+        layers_[pool.device.index()][i] = allocate(pool_shape(kv_layer_shape(config, i), pool), pool.device);
       }
       if (!heads_[i].pools.empty()) continue;
       const DeviceId whole = device_of_layer[i];
-      layers_[whole.index()][i] = allocate(kv_layer_shape(config, i, whole), device(whole));
+      layers_[whole.index()][i] = allocate(kv_layer_shape(config, i, whole), whole);
       heads_[i].pools.push_back({whole, config.layers[i].n_head_kv, {}, {}});
       const std::optional<GpuId> gpu = hot_.gpu(i);
       if (!gpu) continue;
       TANDEM_CHECK(whole.is_host());
-      layers_[gpu->index()][i] = allocate(kv_layer_shape(config, i, hot_.n_blocks), device(*gpu));
+      layers_[gpu->index()][i] = allocate(kv_layer_shape(config, i, hot_.n_blocks), *gpu);
     }
   } catch (const Error& e) {
     free_all();
@@ -227,25 +224,53 @@ KvCache::KvCache(const KvConfig& config, std::span<Device* const> devices,
   }
 }
 
-KvLayer KvCache::allocate(KvLayer layer, Device& device) {
+// The first layer that needs the table brings it; it stays until the cache ends.
+DevicePtr KvCache::open_table(DeviceId on, int64_t n_blocks) {
+  OpenTable& table = open_tables_[on.index()];
+  if (on.is_host() || table.address) return table.address;
+  table.n_bytes = static_cast<size_t>(n_blocks) * sizeof(int32_t);
+  table.address = device(on).alloc(table.n_bytes);
+  n_bytes_ += table.n_bytes;
+  published_.reset();
+  return table.address;
+}
+
+void KvCache::free_open_table(size_t device) {
+  const OpenTable table = std::exchange(open_tables_[device], {});
+  if (!table.address) return;
+  devices_[device]->free(table.address);
+  n_bytes_ -= table.n_bytes;
+}
+
+void KvCache::free_unused_tables() {
+  for (size_t d = 0; d < layers_.size(); ++d) {
+    if (open_table_bytes(layers_[d]) == 0) free_open_table(d);
+  }
+}
+
+KvLayer KvCache::allocate(KvLayer layer, DeviceId on) {
+  Device& device = *devices_[on.index()];
   const auto free_pools = [&] {
     for (const DevicePtr pool : {layer.k, layer.v, layer.index, layer.k_open, layer.v_open}) {
       if (pool) device.free(pool);
     }
   };
-  TANDEM_CHECK(layer.n_open == 0 || device.info().host_memory);
   try {
     if (layer.head_dim_k > 0) layer.k = device.alloc(k_bytes(layer));
     if (layer.head_dim_v > 0) layer.v = device.alloc(v_bytes(layer));
     if (layer.indexed) layer.index = device.alloc(kv_index_bytes(layer));
     if (k_open_bytes(layer) > 0) layer.k_open = device.alloc(k_open_bytes(layer));
     if (v_open_bytes(layer) > 0) layer.v_open = device.alloc(v_open_bytes(layer));
-    if (layer.n_open > 0) layer.open_of = open_groups_->places();
+    if (layer.n_open > 0) {
+      const bool is_hot = layer.n_blocks != pool_.n_blocks();
+      layer.open_of = is_hot ? hot_places_.data() : open_groups_->places();
+      layer.open_table = open_table(on, layer.n_blocks);
+    }
   } catch (...) {
     free_pools();
     throw;
   }
-  n_bytes_ += all_bytes(layer);
+  n_bytes_ += kv_layer_bytes(layer);
   return layer;
 }
 
@@ -253,7 +278,7 @@ void KvCache::free_layer(Device& device, KvLayer& layer) {
   for (const DevicePtr pool : {layer.k, layer.v, layer.index, layer.k_open, layer.v_open}) {
     if (pool) device.free(pool);
   }
-  n_bytes_ -= all_bytes(layer);
+  n_bytes_ -= kv_layer_bytes(layer);
   layer = KvLayer{};
 }
 
@@ -267,6 +292,7 @@ void KvCache::drop_hot() {
     if (gpu) free_layer(device(*gpu), layers_[gpu->index()][i]);
   }
   hot_ = HotPools{};
+  free_unused_tables();
 }
 
 void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
@@ -276,7 +302,7 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
     for (size_t from = 0; from < layers_.size(); ++from) {
       const bool is_hot = hot_.gpu(i) == DeviceId::at(from);
       if (from == to || is_hot || layers_[from][i].k == nullptr) continue;
-      KvLayer layer = allocate(kv_layer_shape(config_, i, device_of_layer[i]), *devices_[to]);
+      KvLayer layer = allocate(kv_layer_shape(config_, i, device_of_layer[i]), device_of_layer[i]);
       KvLayer& old = layers_[from][i];
       const auto move = [&](DevicePtr target, DevicePtr source, size_t n_bytes) {
         std::vector<std::byte> bytes(n_bytes);
@@ -288,6 +314,8 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       try {
         move(layer.k, old.k, k_bytes(layer));
         if (layer.v) move(layer.v, old.v, v_bytes(layer));
+        if (layer.k_open) move(layer.k_open, old.k_open, k_open_bytes(layer));
+        if (layer.v_open) move(layer.v_open, old.v_open, v_open_bytes(layer));
       } catch (...) {
         free_layer(*devices_[to], layer);
         throw;
@@ -298,28 +326,49 @@ void KvCache::relocate(std::span<const DeviceId> device_of_layer) {
       for (int64_t b = 0; layer.indexed && b < layer.n_blocks; ++b) index_block(layer, b, layer.block_size);
     }
   }
+  free_unused_tables();
 }
 
-// In every layer.
-void KvCache::close_group(int32_t block) {
-  std::vector<float> rows;
-  for (const KvLayer& layer : layers_.front()) {
-    if (layer.n_open == 0) continue;
-    for (const bool are_keys : {true, false}) {
-      const DType dtype = are_keys ? layer.k_dtype : layer.v_dtype;
-      const int64_t head_dim = are_keys ? layer.head_dim_k : layer.head_dim_v;
-      const DevicePtr open = are_keys ? layer.k_open : layer.v_open, pool = are_keys ? layer.k : layer.v;
-      if (!open) continue;
-      const auto n_group = row_bytes(dtype, head_dim) * static_cast<size_t>(kKiviGroup);
-      const auto n_open_group = row_bytes(DType::F16, head_dim) * static_cast<size_t>(kKiviGroup);
-      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
-        const auto from = static_cast<size_t>(layer.open_of[block] * layer.n_head_kv + head);
-        const auto to = static_cast<size_t>(block * layer.n_head_kv + head);
-        close_rows(dtype, are_keys, reinterpret_cast<const fp16_t*>(open + from * n_open_group),
-                   pool + to * n_group, head_dim, rows);
-      }
+// In every layer; where it is split, on the side that has the block.
+void KvCache::close_groups(std::span<const int32_t> blocks) {
+  std::vector<OpenBlock> all, hot, cold;
+  for (const int32_t block : blocks) {
+    const int32_t place = open_groups_->places()[block],
+                  hot_block = hot_block_of_[static_cast<size_t>(block)];
+    all.push_back({block, place});
+    hot_block >= 0 ? hot.push_back({hot_block, place}) : cold.push_back({block, place});
+  }
+  for (size_t d = 0; d < layers_.size(); ++d) {
+    for (size_t i = 0; i < layers_[d].size(); ++i) {
+      const KvLayer& layer = layers_[d][i];
+      if (layer.n_open == 0) continue;
+      const std::vector<OpenBlock>& own = !hot_.gpu(i) ? all : d == 0 ? cold : hot;
+      if (!own.empty()) devices_[d]->close_groups(layer, own);
     }
   }
+}
+
+void KvCache::set_hot_blocks(std::span<const int32_t> blocks, std::span<const int32_t> hot_blocks) {
+  std::ranges::fill(hot_block_of_, -1);
+  for (size_t i = 0; i < blocks.size(); ++i) hot_block_of_[static_cast<size_t>(blocks[i])] = hot_blocks[i];
+  published_.reset();
+}
+
+// Waits, so that what is told is what is there, and an error comes from here.
+void KvCache::publish_open_blocks() {
+  if (!open_groups_ || published_ == open_groups_->version()) return;
+  const int32_t* places = open_groups_->places();
+  std::ranges::fill(hot_places_, -1);
+  for (size_t b = 0; b < hot_block_of_.size(); ++b) {
+    if (hot_block_of_[b] >= 0) hot_places_[static_cast<size_t>(hot_block_of_[b])] = places[b];
+  }
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    const OpenTable& table = open_tables_[d];
+    if (!table.address) continue;
+    devices_[d]->copy_in(table.address, hot_.n_blocks > 0 ? hot_places_.data() : places, table.n_bytes);
+    devices_[d]->wait(devices_[d]->record());
+  }
+  published_ = open_groups_->version();
 }
 
 KvCache::~KvCache() {
@@ -331,6 +380,7 @@ void KvCache::free_all() {
     for (KvLayer& layer : layers_[d]) {
       if (layer.k) free_layer(*devices_[d], layer);
     }
+    free_open_table(d);
   }
 }
 

@@ -76,7 +76,7 @@ struct KvConfig {
     return n_memory_blocks > 0 && layers[layer].has_heads() && !layers[layer].is_shared;
   }
   // Whether no GPU can have or read the cache.
-  bool stays_on_host() const { return is_grouped() || n_memory_blocks > 0; }
+  bool stays_on_host() const { return n_memory_blocks > 0; }
   KvFormat format(size_t layer) const {
     return formats.empty() ? KvFormat{k_dtype, v_dtype, {}} : formats[layer];
   }
@@ -101,6 +101,10 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, DeviceId holder);
 size_t kv_layer_bytes(const KvConfig& config, size_t layer);
 // Returns them with those of an index on the device that holds it.
 size_t kv_layer_bytes(const KvConfig& config, size_t layer, DeviceId holder);
+// Returns the bytes of a layer's pools and index, from its shape.
+size_t kv_layer_bytes(const KvLayer& layer);
+// Returns the bytes that a device that is not the host needs once for these layers: its table of open blocks.
+size_t open_table_bytes(std::span<const KvLayer> layers);
 
 // The GPUs that hold the hot caches.
 struct HotPools {
@@ -146,6 +150,11 @@ class KvCache {
   // Makes the file of a cache that spills, which all its use needs. Throws Error(io).
   void spill_to(const std::string& folder, const OpenDisk& open);
   KvSpill* spill() const { return spill_.get(); }  // null for others
+  // Tells the devices which blocks are open. Before a step that reads them; throws what their copies throw.
+  void publish_open_blocks();
+  // Of a grouped cache that is split: which blocks the hot one has, and where. All open blocks are among them, but while texts
+  // are saved and loaded. HotCache says it.
+  void set_hot_blocks(std::span<const int32_t> blocks, std::span<const int32_t> hot_blocks);
   Device& device(DeviceId id) const { return *devices_[id.index()]; }
   const HotPools& hot() const { return hot_; }
   // The devices that have a layer's rows or states; one, unless they are divided.
@@ -161,10 +170,13 @@ class KvCache {
   void drop_hot();
 
  private:
-  KvLayer allocate(KvLayer shape, Device& device);
+  KvLayer allocate(KvLayer shape, DeviceId on);
   void free_layer(Device& device, KvLayer& layer);
   void free_all();
-  void close_group(int32_t block);
+  DevicePtr open_table(DeviceId on, int64_t n_blocks);
+  void free_open_table(size_t device);
+  void free_unused_tables();
+  void close_groups(std::span<const int32_t> blocks);
 
   KvConfig config_;
   std::span<Device* const> devices_;
@@ -172,6 +184,14 @@ class KvCache {
   std::vector<HeadPools> heads_;  // [layer]
   BlockPool pool_, state_slots_;
   std::unique_ptr<OpenGroups> open_groups_;
+  struct OpenTable {
+    DevicePtr address = nullptr;
+    size_t n_bytes = 0;
+  };
+  std::vector<OpenTable> open_tables_;  // [device]
+  std::optional<uint64_t> published_;   // the version of the open groups that these have
+  std::vector<int32_t> hot_block_of_,
+      hot_places_;  // of a split cache: [n_blocks], -1: not hot; [hot.n_blocks] as places()
   std::vector<std::vector<KvLayer>> layers_;
   std::unique_ptr<KvSpill> spill_;
   size_t n_bytes_ = 0;

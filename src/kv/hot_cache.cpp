@@ -11,18 +11,26 @@
 namespace tandem {
 namespace {
 
-size_t block_bytes(const KvLayer& layer, KvHalf half) {
-  return kv_token_bytes(layer, half) * static_cast<size_t>(layer.block_size);
-}
-
-DevicePtr block_address(const KvLayer& layer, KvHalf half, int32_t block) {
-  return (half == KvHalf::keys ? layer.k : layer.v) + static_cast<size_t>(block) * block_bytes(layer, half);
-}
+// A block of one half of a layer's cache, as it is stored; place: among the open blocks, or -1.
+struct BlockAt {
+  BlockAt(const KvLayer& layer, KvHalf half, int32_t block, int32_t place) {
+    const bool keys = half == KvHalf::keys;
+    const DType dtype = keys ? layer.k_dtype : layer.v_dtype;
+    const bool open = is_kivi(dtype) && place >= 0;
+    n_bytes = row_bytes(open ? DType::F16 : dtype, keys ? layer.head_dim_k : layer.head_dim_v) *
+              static_cast<size_t>(layer.n_head_kv * layer.block_size);
+    const DevicePtr pool = open ? (keys ? layer.k_open : layer.v_open) : (keys ? layer.k : layer.v);
+    address = pool + static_cast<size_t>(open ? place : block) * n_bytes;
+  }
+  DevicePtr address;
+  size_t n_bytes;
+};
 
 }  // namespace
 
 int64_t hot_block_count(const KvConfig& config, int64_t n_keep, int64_t n_ubatch) {
   const int64_t whole = ceil_div(config.n_ctx, config.block_size);
+  if (config.is_grouped()) n_keep = std::max(n_keep, kKiviWindow);
   if (n_keep >= config.n_ctx) return whole;
   return std::min(whole, ceil_div(n_keep + n_ubatch - 1, config.block_size) + 1);
 }
@@ -32,7 +40,14 @@ int64_t hot_from_of(const KvConfig& config, int64_t n_hot_blocks, int64_t n_toke
 }
 
 HotCache::HotCache(KvCache& cache, int64_t n_keep)
-    : cache_(cache), pool_(cache.hot().n_blocks), n_keep_(n_keep), block_size_(cache.config().block_size) {}
+    : cache_(cache),
+      pool_(cache.hot().n_blocks),
+      n_keep_(cache.open_groups() ? std::max(n_keep, kKiviWindow) : n_keep),
+      block_size_(cache.config().block_size) {}
+
+void HotCache::say_blocks() {
+  if (cache_.open_groups()) cache_.set_hot_blocks(host_, blocks_);
+}
 
 // Drops the blocks past a length that the sequence was truncated to.
 void HotCache::drop_from(int64_t length) {
@@ -43,6 +58,7 @@ void HotCache::drop_from(int64_t length) {
     host_.pop_back();
   }
   if (blocks_.empty()) from_ = std::min(from_, n_blocks * block_size_);
+  say_blocks();
 }
 
 void HotCache::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
@@ -58,6 +74,7 @@ void HotCache::append(const KvSequence& sequence, int64_t n, int32_t* slots) {
     host_.push_back(sequence.blocks()[static_cast<size_t>(first_block()) + blocks_.size()]);
     blocks_.push_back(pool_.take());
   }
+  say_blocks();
   for (int64_t i = 0; i < n; ++i) {
     const int64_t p = length + i - from_;
     slots[i] = static_cast<int32_t>(blocks_[p / block_size_] * block_size_ + p % block_size_);
@@ -70,6 +87,7 @@ void HotCache::move_out_first(size_t n) {
   blocks_.erase(blocks_.begin(), blocks_.begin() + n);
   host_.erase(host_.begin(), host_.begin() + n);
   from_ += static_cast<int64_t>(n) * block_size_;
+  say_blocks();
 }
 
 void HotCache::bring_back_from(const KvSequence& sequence, int64_t block) {
@@ -96,13 +114,14 @@ void HotCache::copy(std::span<const int32_t> host, std::span<const int32_t> hot,
     const KvLayer& there = cache_.layers()[gpu->index()][layer];
     const KvLayer& here = cache_.layers()[0][layer];
     for (const KvHalf half : {KvHalf::keys, KvHalf::values}) {
-      if (block_bytes(here, half) == 0) continue;  // no values
       for (size_t i = 0; i < host.size(); ++i) {
-        const DevicePtr near = block_address(here, half, host[i]), far = block_address(there, half, hot[i]);
+        const int32_t place = cache_.open_groups() ? cache_.open_groups()->places()[host[i]] : -1;
+        const BlockAt near(here, half, host[i], place), far(there, half, hot[i], place);
+        if (near.n_bytes == 0) break;  // no values
         if (way == Way::out) {
-          cache_.device(*gpu).copy_out(near, far, block_bytes(here, half));
+          cache_.device(*gpu).copy_out(near.address, far.address, near.n_bytes);
         } else {
-          cache_.device(*gpu).copy_in(far, near, block_bytes(here, half));
+          cache_.device(*gpu).copy_in(far.address, near.address, near.n_bytes);
         }
       }
     }
@@ -146,8 +165,8 @@ void HotCache::read_rows(const KvSequence& sequence, size_t layer, KvHalf half, 
                rows + static_cast<size_t>(n_cold) * kv_token_bytes(host, half));
 }
 
-void HotCache::read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half, int64_t n_tokens,
-                          std::byte* rows) const {
+void HotCache::read_block(const KvSequence& sequence, int64_t block, size_t layer, KvHalf half,
+                          int64_t n_tokens, std::byte* rows) const {
   const std::optional<GpuId> gpu = cache_.hot().gpu(layer);
   const bool is_hot = gpu && block >= first_block();
   const KvLayer& at = cache_.layers()[is_hot ? gpu->index() : 0][layer];
@@ -166,6 +185,7 @@ void HotCache::forget() {
   for (int32_t block : blocks_) pool_.release(block);
   blocks_.clear();
   host_.clear();
+  say_blocks();
   from_ = ceil_div(cache_.config().n_ctx, block_size_) * block_size_;
 }
 

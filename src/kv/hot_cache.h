@@ -3,6 +3,8 @@
 // step that needs more room, the oldest blocks move to the host's part, whose pool has a block for every
 // position (KvSequence::blocks). All layers move together.
 //
+// Of a grouped cache (open_groups.h) it holds all open blocks, which are closed there: it keeps at least kKiviWindow positions.
+//
 // Serves one sequence. Truncation needs no notice: append() sees it from the length of the sequence. If
 // that makes blocks on the host part of the newest n_keep positions again, append() copies them back.
 //
@@ -60,6 +62,7 @@ class HotCache {
   void copy(std::span<const int32_t> host, std::span<const int32_t> hot, Way way);
   void index_blocks(std::span<const int32_t> blocks);
   void finish_copies();
+  void say_blocks();
 
   KvCache& cache_;
   BlockPool pool_;

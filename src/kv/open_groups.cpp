@@ -22,11 +22,13 @@ OpenGroups::OpenGroups(const BlockPool& pool, int64_t n_open, int64_t block_size
 void OpenGroups::drop(int32_t block) {
   states_[place(block)] = State{};
   place_of_[static_cast<size_t>(block)] = -1;
+  ++version_;
 }
 
-void OpenGroups::close(int32_t block) {
-  close_(block);
-  drop(block);
+void OpenGroups::close(std::span<const int32_t> blocks) {
+  if (blocks.empty()) return;
+  close_(blocks);
+  for (const int32_t block : blocks) drop(block);
 }
 
 // Of what can make room, blocks that nobody has any more cost nothing.
@@ -39,7 +41,8 @@ int32_t OpenGroups::free_place() {
     if (!oldest || s.last_used < oldest->last_used) oldest = &s;
   }
   TANDEM_CHECK(oldest != nullptr);  // open_block_count() counts enough
-  close(oldest->block);
+  const int32_t block = oldest->block;
+  close({&block, 1});
   return static_cast<int32_t>(oldest - states_.data());
 }
 
@@ -47,9 +50,10 @@ void OpenGroups::append(std::span<const int32_t> blocks, int64_t before, int64_t
   const int64_t length = rows == Rows::known ? after : before;
   const int64_t n_closed = std::max<int64_t>(0, length - kKiviWindow) / block_size_;
   // Those that were closed before are at the front, but for some that others have closed.
-  for (int64_t i = std::min(n_closed, before / block_size_);
-       i-- > 0 && is_open(blocks[static_cast<size_t>(i)]);)
-    close(blocks[static_cast<size_t>(i)]);
+  const auto n_whole = static_cast<size_t>(std::min(n_closed, before / block_size_));
+  size_t n_before = n_whole;
+  while (n_before > 0 && is_open(blocks[n_before - 1])) --n_before;
+  close(blocks.subspan(n_before, n_whole - n_before));
   for (int64_t i = n_closed; i < ceil_div(after, block_size_); ++i) {
     const int32_t block = blocks[static_cast<size_t>(i)];
     const bool is_new = i * block_size_ >= before;
@@ -57,6 +61,7 @@ void OpenGroups::append(std::span<const int32_t> blocks, int64_t before, int64_t
       const int32_t free = free_place();
       states_[static_cast<size_t>(free)].block = block;
       place_of_[static_cast<size_t>(block)] = free;
+      ++version_;
     }
     if (!is_open(block)) {
       TANDEM_CHECK((i + 1) * block_size_ <= before);  // new tokens never go into a closed block

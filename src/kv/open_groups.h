@@ -27,8 +27,8 @@ int64_t open_block_count(int64_t n_sequences, int64_t n_ubatch, int64_t block_si
 
 class OpenGroups {
  public:
-  // Quantizes the rows of a block that is open.
-  using Close = std::function<void(int32_t block)>;
+  // Quantizes the rows of blocks that are open.
+  using Close = std::function<void(std::span<const int32_t> blocks)>;
   // `pool` outlives this.
   OpenGroups(const BlockPool& pool, int64_t n_open, int64_t block_size, Close close);
   OpenGroups(const OpenGroups&) = delete;
@@ -37,6 +37,8 @@ class OpenGroups {
   bool is_open(int32_t block) const { return place_of_[static_cast<size_t>(block)] >= 0; }
   // [n_blocks] the place of a block among the open ones, or -1; stays where it is.
   const int32_t* places() const { return place_of_.data(); }
+  // Another whenever a place has changed.
+  uint64_t version() const { return version_; }
 
   // Blocks that the following appends use stay open until the next call.
   void begin_step() { ++clock_; }
@@ -55,7 +57,7 @@ class OpenGroups {
     uint64_t last_used = 0;
   };
   size_t place(int32_t block) const { return static_cast<size_t>(place_of_[static_cast<size_t>(block)]); }
-  void close(int32_t block);
+  void close(std::span<const int32_t> blocks);
   void drop(int32_t block);
   int32_t free_place();
 
@@ -64,7 +66,7 @@ class OpenGroups {
   Close close_;
   std::vector<int32_t> place_of_;  // by block
   std::vector<State> states_;      // by place
-  uint64_t clock_ = 0;
+  uint64_t clock_ = 0, version_ = 0;
 };
 
 }  // namespace tandem

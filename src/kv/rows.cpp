@@ -94,7 +94,7 @@ void index_rows(const KvLayer& layer, KvHalf half, int64_t block, int64_t n_toke
   }
 }
 
-// One half of a cache of a grouped dtype, which is in host memory. Rows outside of it are F16.
+// One half of a cache of a grouped dtype. Rows outside of it are F16.
 struct GroupedHalf {
   GroupedHalf(const KvLayer& l, KvHalf half)
       : layer(l),
@@ -104,64 +104,78 @@ struct GroupedHalf {
         n_row(row_bytes(DType::F16, head_dim)),
         floats(static_cast<size_t>(kKiviGroup * head_dim)) {}
 
-  // The rows of a head in a block: [block_size, head_dim] F16 if it is open, else a group of them.
-  std::byte* open_rows(int32_t block, int64_t head) const {
-    const auto at = static_cast<size_t>(layer.open_of[block] * layer.n_head_kv + head);
-    return (are_keys ? layer.k_open : layer.v_open) + at * n_row * static_cast<size_t>(kKiviGroup);
+  bool is_open(int32_t block) const { return layer.open_of[block] >= 0; }
+  // Of each head in a block: [block_size, head_dim] F16 if it is open, else a group of them.
+  size_t head_bytes(int32_t block) const {
+    return (is_open(block) ? n_row : row_bytes(dtype, head_dim)) * static_cast<size_t>(kKiviGroup);
   }
-  std::byte* group(int32_t block, int64_t head) const {
-    const auto at = static_cast<size_t>(block * layer.n_head_kv + head);
-    return (are_keys ? layer.k : layer.v) + at * row_bytes(dtype, head_dim) * static_cast<size_t>(kKiviGroup);
+  // Makes room for a block in `staging` and returns where it is on the device.
+  DevicePtr stage(int32_t block) {
+    staging.resize(head_bytes(block) * static_cast<size_t>(layer.n_head_kv));
+    const auto at = static_cast<size_t>(is_open(block) ? layer.open_of[block] : block);
+    const DevicePtr open = are_keys ? layer.k_open : layer.v_open, pool = are_keys ? layer.k : layer.v;
+    return (is_open(block) ? open : pool) + at * staging.size();
+  }
+  std::byte* staged(int32_t block, int64_t head) {
+    return staging.data() + static_cast<size_t>(head) * head_bytes(block);
   }
 
-  // Calls fn(block, head, its row of the first token, tokens); such rows are `step` bytes apart.
+  // Calls fn(block, its rows, tokens) for every block.
   template <class Rows, class Fn>
   void for_each_group(std::span<const int32_t> blocks, int64_t n_tokens, Rows* rows, Fn&& fn) const {
     TANDEM_CHECK(static_cast<int64_t>(blocks.size()) * kKiviGroup >= n_tokens);
     for (int64_t first = 0; first < n_tokens; first += kKiviGroup) {
-      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
-        fn(blocks[static_cast<size_t>(first / kKiviGroup)], head,
-           rows + static_cast<size_t>(first * layer.n_head_kv + head) * n_row,
-           std::min(kKiviGroup, n_tokens - first));
-      }
+      fn(blocks[static_cast<size_t>(first / kKiviGroup)],
+         rows + static_cast<size_t>(first * layer.n_head_kv) * n_row, std::min(kKiviGroup, n_tokens - first));
     }
   }
+  // Of a token and head, in the rows of a block.
+  size_t row_at(int64_t token, int64_t head) const {
+    return static_cast<size_t>(token * layer.n_head_kv + head) * n_row;
+  }
 
-  void read(std::span<const int32_t> blocks, int64_t n_tokens, std::byte* rows) {
-    const size_t step = n_row * static_cast<size_t>(layer.n_head_kv);
-    for_each_group(blocks, n_tokens, rows, [&](int32_t block, int64_t head, std::byte* to, int64_t n) {
-      const bool is_open = layer.open_of[block] >= 0;
-      if (!is_open && are_keys)
-        dequantize_key_group(dtype, group(block, head), 0, n, floats.data(), head_dim);
-      if (!is_open && !are_keys) dequantize_row(dtype, group(block, head), floats.data(), n * head_dim);
-      for (int64_t i = 0; i < n; ++i, to += step) {
-        if (is_open) {
-          std::memcpy(to, open_rows(block, head) + static_cast<size_t>(i) * n_row, n_row);
-        } else {
-          quantize_row(DType::F16, floats.data() + i * head_dim, to, head_dim);
+  void read(Device& device, std::span<const int32_t> blocks, int64_t n_tokens, std::byte* rows) {
+    for_each_group(blocks, n_tokens, rows, [&](int32_t block, std::byte* to, int64_t n) {
+      const DevicePtr from = stage(block);
+      device.copy_out(staging.data(), from, staging.size());
+      device.wait(device.record());
+      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+        const std::byte* group = staged(block, head);
+        if (!is_open(block) && are_keys) dequantize_key_group(dtype, group, 0, n, floats.data(), head_dim);
+        if (!is_open(block) && !are_keys) dequantize_row(dtype, group, floats.data(), n * head_dim);
+        for (int64_t i = 0; i < n; ++i) {
+          std::byte* row = to + row_at(i, head);
+          if (is_open(block)) {
+            std::memcpy(row, group + static_cast<size_t>(i) * n_row, n_row);
+          } else {
+            quantize_row(DType::F16, floats.data() + i * head_dim, row, head_dim);
+          }
         }
       }
     });
   }
 
-  void write(std::span<const int32_t> blocks, int64_t n_tokens, const std::byte* rows) {
-    const size_t step = n_row * static_cast<size_t>(layer.n_head_kv);
-    for_each_group(blocks, n_tokens, rows,
-                   [&](int32_t block, int64_t head, const std::byte* from, int64_t n) {
-                     const bool is_open = layer.open_of[block] >= 0;
-                     TANDEM_CHECK(is_open || n == kKiviGroup);
-                     for (int64_t i = 0; i < n; ++i, from += step) {
-                       if (is_open) {
-                         std::memcpy(open_rows(block, head) + static_cast<size_t>(i) * n_row, from, n_row);
-                       } else {
-                         dequantize_row(DType::F16, from, floats.data() + i * head_dim, head_dim);
-                       }
-                     }
-                     if (!is_open && are_keys)
-                       quantize_key_group(dtype, floats.data(), group(block, head), head_dim);
-                     if (!is_open && !are_keys)
-                       quantize_row(dtype, floats.data(), group(block, head), n * head_dim);
-                   });
+  // Rows of an open block past the last token are unused.
+  void write(Device& device, std::span<const int32_t> blocks, int64_t n_tokens, const std::byte* rows) {
+    for_each_group(blocks, n_tokens, rows, [&](int32_t block, const std::byte* from, int64_t n) {
+      TANDEM_CHECK(is_open(block) || n == kKiviGroup);
+      const DevicePtr to = stage(block);
+      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+        std::byte* group = staged(block, head);
+        for (int64_t i = 0; i < n; ++i) {
+          const std::byte* row = from + row_at(i, head);
+          if (is_open(block)) {
+            std::memcpy(group + static_cast<size_t>(i) * n_row, row, n_row);
+          } else {
+            dequantize_row(DType::F16, row, floats.data() + i * head_dim, head_dim);
+          }
+        }
+        if (!is_open(block) && are_keys) quantize_key_group(dtype, floats.data(), group, head_dim);
+        if (!is_open(block) && !are_keys) quantize_row(dtype, floats.data(), group, n * head_dim);
+      }
+      device.copy_in(to, staging.data(), staging.size());
+      device.wait(device.record());
+    });
   }
 
   const KvLayer& layer;
@@ -170,6 +184,7 @@ struct GroupedHalf {
   int64_t head_dim;
   size_t n_row;
   std::vector<float> floats;  // [kKiviGroup, head_dim]
+  std::vector<std::byte> staging;
 };
 
 bool is_grouped(const KvLayer& layer, KvHalf half) {
@@ -189,7 +204,7 @@ size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
 
 void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                   int64_t n_tokens, std::byte* rows) {
-  if (is_grouped(layer, half)) return GroupedHalf(layer, half).read(blocks, n_tokens, rows);
+  if (is_grouped(layer, half)) return GroupedHalf(layer, half).read(device, blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
   read_blocks(layout, blocks, n_tokens, rows, [&](int32_t block, std::byte* to) {
     device.copy_out(to, layout.block(block), layout.n_block());
@@ -199,7 +214,7 @@ void read_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<c
 
 void write_kv_rows(Device& device, const KvLayer& layer, KvHalf half, std::span<const int32_t> blocks,
                    int64_t n_tokens, const std::byte* rows) {
-  if (is_grouped(layer, half)) return GroupedHalf(layer, half).write(blocks, n_tokens, rows);
+  if (is_grouped(layer, half)) return GroupedHalf(layer, half).write(device, blocks, n_tokens, rows);
   const BlockLayout layout(layer, half);
   write_blocks(layout, blocks, n_tokens, rows, [&](int32_t block, const std::byte* from, size_t n) {
     device.copy_in(layout.block(block), from, layout.n_block());

@@ -95,7 +95,7 @@ std::string divided_cache_text(const FitRequest& r, const KvHome& home, size_t l
     } else if (!heads.are_copies) {
       text += format(" {} heads", pool.n_head_kv);
     }
-    text += " " + mib(kv_pool_bytes(pool_shape(kv_layer_shape(r.kv, layer), pool)));
+    text += " " + mib(kv_layer_bytes(pool_shape(kv_layer_shape(r.kv, layer), pool)));
   }
   return text;
 }
@@ -112,7 +112,7 @@ std::string cache_text(const FitRequest& r, const Placement& placement, size_t l
                  [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
                  [&](const SpilledKv&) { return whole + " + disk"; },
                  [&](const SplitKv& kv) {
-                   const size_t n_bytes = kv_pool_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
+                   const size_t n_bytes = kv_layer_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
                    return name_of(r, kv.hot) + " " + mib(n_bytes) + " + " + whole;
                  }},
       home);

@@ -222,17 +222,23 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
     }
   }
   for (const Weight* w : on_disk) result.disk_weights += w->n_bytes();
+  std::vector<size_t> tables(devices.size());
+  const auto hold = [&](DeviceId device, const KvLayer& layer) {
+    result.devices[device.index()].kv += kv_layer_bytes(layer);
+    if (!device.is_host())
+      tables[device.index()] = std::max(tables[device.index()], open_table_bytes({&layer, 1}));
+  };
   for (size_t i = 0; i < kv.layers.size(); ++i) {
     const KvHome& home = placement.layers[i].kv;
     if (!divided_pools(home, kv.layers[i]).pools.empty()) {
-      for (size_t d = 0; d < devices.size(); ++d) result.devices[d].kv += kv_pool_bytes(kv_layers[d][i]);
+      for (size_t d = 0; d < devices.size(); ++d) hold(DeviceId::at(d), kv_layers[d][i]);
       continue;
     }
-    result.devices[holder(home).index()].kv += kv_layer_bytes(kv, i, holder(home));
+    hold(holder(home), kv_layers[holder(home).index()][i]);
     std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {}, [](const DividedState&) {},
                           [&](const PrefetchedKv&) {
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
-                            result.per_token.kv_out += kv_block_bytes(kv_layers[0][i]);
+                            result.per_token.kv_out += kv_written_bytes(kv_layers[0][i]);
                           },
                           [&](const SpilledKv&) {
                             const auto n_blocks = static_cast<size_t>(kv_layers[0][i].n_spilled - 1);
@@ -242,11 +248,12 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
                           },
                           [&](const SplitKv& split) {
                             const KvLayer& hot = kv_layers[split.hot.index()][i];
-                            result.devices[split.hot.index()].kv += kv_pool_bytes(hot);
+                            hold(split.hot, hot);
                             result.per_token.kv_moved_per_block += kv_block_bytes(hot);
                           }},
                home);
   }
+  for (size_t d = 0; d < devices.size(); ++d) result.devices[d].kv += tables[d];
   return result;
 }
 

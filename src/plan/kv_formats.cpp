@@ -211,15 +211,9 @@ void set_kv_formats(KvConfig& kv, const ContextOptions& options) {
 void check_host_kv(const KvConfig& kv, const OffloadOptions& options) {
   if (!kv.stays_on_host()) return;
   const auto refuse = [&](const SettingValue& setting) {
-    if (!kv.is_grouped()) {
-      throw_error(ErrorCode::usage,
-                  "{}: with {} a part of the cache is on disk, and the CPU alone reads it there",
-                  setting_text(setting.setting, setting.value), setting_text(Setting::kv_memory));
-    }
     throw_error(ErrorCode::usage,
-                "{}: a KIVI4 or KIVI2 cache stays in host memory, where the CPU reads it; use other types of "
-                "keys and values for a GPU",
-                setting_text(setting.setting, setting.value));
+                "{}: with {} a part of the cache is on disk, and the CPU alone reads it there",
+                setting_text(setting.setting, setting.value), setting_text(Setting::kv_memory));
   };
   if (options.kv_prefetched) refuse({Setting::kv_prefetched});
   if (options.kv_split) refuse({Setting::kv_split, std::to_string(*options.kv_split)});

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "gguf/kivi.h"
 #include "gguf/quants.h"
 
 namespace tandem::cpu {
@@ -42,17 +43,20 @@ struct Pool {
   int64_t n_blocks;
   Memory memory;
 
-  Pool(DType dtype, int64_t head_dim, size_t n_bytes)
+  enum class Half { keys, values };
+  Pool(Half half, DType dtype, int64_t head_dim, size_t n_bytes)
       : row_bytes(tandem::row_bytes(dtype, head_dim)),
         block_bytes(row_bytes * static_cast<size_t>(kBlock)),
         n_blocks(static_cast<int64_t>(n_bytes / block_bytes)),
         memory(aligned_memory(block_bytes * static_cast<size_t>(n_blocks))) {
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
-    std::vector<float> x(static_cast<size_t>(head_dim));
-    for (int64_t i = 0; i < kBlock; ++i) {
-      for (float& v : x) v = normal(rng);
-      quantize_row(dtype, x.data(), memory.get() + static_cast<size_t>(i) * row_bytes, head_dim);
+    std::vector<float> x(static_cast<size_t>(kBlock * head_dim));
+    for (float& v : x) v = normal(rng);
+    if (is_kivi(dtype) && half == Half::keys) {
+      quantize_key_group(dtype, x.data(), memory.get(), head_dim);
+    } else {
+      quantize_row(dtype, x.data(), memory.get(), kBlock * head_dim);
     }
     for (int64_t b = 1; b < n_blocks; ++b)
       std::memcpy(memory.get() + static_cast<size_t>(b) * block_bytes, memory.get(), block_bytes);
@@ -64,7 +68,7 @@ struct Tile {
   AttentionCall call;
   std::vector<float> q, acc, sum, max;
   std::vector<const float*> rows;
-  std::vector<int32_t> positions, table;
+  std::vector<int32_t> positions, table, open_of;  // open_of: all blocks of a grouped cache are closed
   Memory scratch;
 
   Tile(const AttentionKernels& kernels, const Pool& k, const Pool& v, DType dtype, int64_t head_dim,
@@ -92,6 +96,8 @@ struct Tile {
     call.kv_end = n_positions;
     call.acc = acc.data(), call.sum = sum.data(), call.max = max.data();
     call.block_table = table.data();
+    open_of.assign(static_cast<size_t>(k.n_blocks), -1);
+    call.open_of = open_of.data();
     scratch = aligned_memory(kernels.scratch_bytes(call));
   }
 };
@@ -106,7 +112,7 @@ void report(benchmark::State& state, double n_pairs, double n_bytes, int64_t hea
 
 void decode(benchmark::State& state, Isa isa, DType dtype, int64_t group, int64_t head_dim, size_t set) {
   const AttentionKernels& kernels = cpu::kernels(isa).attention;
-  const Pool k(dtype, head_dim, set / 2), v(dtype, head_dim, set / 2);
+  const Pool k(Pool::Half::keys, dtype, head_dim, set / 2), v(Pool::Half::values, dtype, head_dim, set / 2);
   Tile tile(kernels, k, v, dtype, head_dim, 1, group, kPast);
   // The blocks of all heads in turn.
   const int64_t per_head = kPast / kBlock, n_heads = k.n_blocks / per_head;
@@ -131,7 +137,8 @@ void prefill(benchmark::State& state, Isa isa, DType dtype, int64_t head_dim, in
   const size_t row = row_bytes(dtype, head_dim);
   const int64_t n_tokens = kernels.max_queries / kGroup;
   const size_t n_rows = static_cast<size_t>(depth + n_tokens + 2 * kBlock);
-  const Pool k(dtype, head_dim, n_rows * row), v(dtype, head_dim, n_rows * row);
+  const Pool k(Pool::Half::keys, dtype, head_dim, n_rows * row),
+      v(Pool::Half::values, dtype, head_dim, n_rows * row);
   Tile tile(kernels, k, v, dtype, head_dim, n_tokens, kGroup, depth + n_tokens);
   for (auto _ : state) kernels.attend(tile.call, tile.scratch.get());
   double n_pairs = 0;
@@ -164,7 +171,8 @@ void register_all() {
   for (const Set& set : kSets)
     benchmark::RegisterBenchmark((std::string("read/") + set.name).c_str(), read, set.n_bytes);
   for (const Isa isa : supported_isas()) {
-    for (const DType dtype : {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q4_0}) {
+    for (const DType dtype :
+         {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q4_0, DType::KIVI4, DType::KIVI2}) {
       const std::string name = std::string(isa_name(isa)) + "/" + std::string(dtype_name(dtype));
       for (const int64_t head_dim : {64, 128, 256}) {
         const std::string head = "/h" + std::to_string(head_dim) + "/";

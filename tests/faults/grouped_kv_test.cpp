@@ -72,30 +72,25 @@ TEST_F(GroupedKv, TheNewestTokensAreHalfFloats) {
   }
 }
 
-TEST_F(GroupedKv, TakesThePlannedBytesAndStaysOnTheHost) {
+TEST_F(GroupedKv, TakesThePlannedBytes) {
   for (const DType type : kGrouped) {
     Session alone(*model_, {host_.get()}, options(type));
-    const std::vector<float> expected = row_after(alone, prompt(400));
     const auto heads = static_cast<size_t>(model_->hparams().n_head_kv);
     const size_t n_open = 6 + 1;  // 128 tokens anywhere in blocks, and a step of 32
     const size_t of_layer = heads * (kContext * 2 * row_bytes(type, 32) + n_open * 32 * 2 * 64);
     EXPECT_EQ(alone.kv_bytes(), kLayers * of_layer);
     EXPECT_EQ(alone.placement().bytes.devices[0].kv, alone.kv_bytes());
-    for (const bool asked : {false, true}) {
-      OffloadOptions flags;
-      flags.n_gpu_layers = kLayers + 1;
-      flags.kv_on_host = asked ? Toggle::on : Toggle::automatic;
-      test::SimDevice sim({}), other({});
-      Session session(*model_, {host_.get(), &sim, &other}, options(type, flags));
-      EXPECT_EQ(row_after(session, prompt(400)), expected);
-      EXPECT_EQ(session.placement().bytes.devices[0].kv, alone.kv_bytes());
-      EXPECT_EQ(session.placement().bytes.devices[1].kv, 0u);
-      EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
-    }
+    OffloadOptions flags;
+    flags.n_gpu_layers = kLayers + 1;
+    test::SimDevice sim({});
+    Session session(*model_, {host_.get(), &sim}, options(type, flags));
+    EXPECT_EQ(session.placement().bytes.devices[0].kv, 0u);
+    EXPECT_EQ(session.placement().bytes.devices[1].kv, kLayers * of_layer + kContext / 32 * sizeof(int32_t));
+    EXPECT_EQ(session.kv_bytes(), session.placement().bytes.devices[1].kv);
   }
 }
 
-TEST_F(GroupedKv, CachesOnGpusAreRefused) {
+TEST_F(GroupedKv, SparseReadsAreRefused) {
   const auto refusal = [&](const auto& set) -> std::string {
     test::SimDevice sim({});
     EngineOptions o = options(DType::KIVI4);
@@ -108,10 +103,6 @@ TEST_F(GroupedKv, CachesOnGpusAreRefused) {
     }
     return "not refused";
   };
-  const char* why = "KIVI4 or KIVI2 cache stays in host memory";
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.offload.kv_prefetched = true; }), HasSubstr(why));
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.offload.kv_split = 64; }), HasSubstr(why));
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.offload.split_mode = SplitMode::tensor; }), HasSubstr(why));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.context.sparse_kv = {4, 16}; }), HasSubstr("read as a whole"));
 }
 

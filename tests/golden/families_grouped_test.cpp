@@ -10,6 +10,7 @@
 #include "engine/session.h"
 #include "support/family_model.h"
 #include "support/gguf_bytes.h"
+#include "support/sim_device.h"
 
 namespace tandem {
 namespace {
@@ -95,6 +96,41 @@ TEST_P(FamiliesGrouped, ShortTextsAreThoseOfHalfFloatsAndLongOnesNear) {
     const auto next = tokens.subspan(static_cast<size_t>(n), 5);
     EXPECT_LT(distance(logits(*grouped, next), logits(*exact, next)), most) << "cut back to " << n;
     EXPECT_EQ(grouped->n_cached(), n + 5);
+  }
+}
+
+// The cache on a device, on two, fetched for every step, on the host.
+TEST_P(FamiliesGrouped, PlacementsGiveTheLogitsOfTheCpu) {
+  if (!can_) return;
+  const auto host = cpu::make_cpu_device({1, 1});
+  const auto run = [&](const std::vector<Device*>& devices, const OffloadOptions& flags) {
+    EngineOptions o = options(DType::KIVI4, DType::KIVI2);
+    o.offload = flags;
+    Session session(*model_, devices, o);
+    std::vector<Logits> all;
+    const std::vector<int32_t> tokens = text(300);
+    all.push_back(logits(session, tokens));
+    for (const int64_t n : {270, 99}) {
+      session.truncate(n);
+      all.push_back(logits(session, std::span(tokens).first(30)));
+    }
+    for (size_t d = 1; d < devices.size(); ++d) {
+      EXPECT_EQ(static_cast<test::SimDevice*>(devices[d])->used_bytes(),
+                session.placement().bytes.devices[d].total());
+    }
+    return all;
+  };
+  const std::vector<Logits> wanted = run({host.get()}, {});
+  test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"});
+  for (const int where : {0, 1, 2, 3}) {
+    OffloadOptions flags;
+    flags.n_gpu_layers = 99;
+    flags.tensor_split = {1, 1};
+    flags.kv_on_host = on_or_off(where == 2);
+    flags.kv_prefetched = where == 3;
+    const std::vector<Device*> one{host.get(), &sim0}, two{host.get(), &sim0, &sim1};
+    if (where == 0) flags.tensor_split.clear();
+    EXPECT_EQ(run(where == 0 ? one : two, flags), wanted) << where;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gguf/kivi.h"
 #include "gguf/quants.h"
 #include "gpu/harness.h"
 
@@ -26,6 +27,7 @@ struct AttentionCase {
     for (int64_t of_sequence : n_queries) n += of_sequence;
     return n;
   }
+  bool is_grouped() const { return is_kivi(k_dtype) || is_kivi(v_dtype); }
   bool all_f32() const { return k_dtype == DType::F32 && (values_in_keys || v_dtype == DType::F32); }
   int64_t cached_values() const { return values_in_keys ? 0 : head_dim_v; }  // columns of the value pool
 
@@ -74,15 +76,31 @@ class AttentionScene {
     for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = static_cast<int32_t>(i);
     random_.shuffle(blocks_);
     const auto rows = blocks_.size() * static_cast<size_t>(c.block_size * c.n_head_kv);
-    bytes_ = {std::vector<std::byte>(rows * row_bytes(c.k_dtype, c.head_dim_k), std::byte{0xff}),
-              std::vector<std::byte>(rows * row_bytes(c.v_dtype, c.cached_values()), std::byte{0xff})};
+    const auto pool = [](size_t n, DType dtype, int64_t head_dim) {
+      return std::vector<std::byte>(n * row_bytes(dtype, head_dim), std::byte{0xff});
+    };
+    bytes_.k = pool(rows, c.k_dtype, c.head_dim_k);
+    bytes_.v = pool(rows, c.v_dtype, c.cached_values());
+    if (c.is_grouped()) choose_open();
+    const size_t open_rows = n_open_ * static_cast<size_t>(c.block_size * c.n_head_kv);
+    if (is_kivi(c.k_dtype)) bytes_.k_open = pool(open_rows, DType::F16, c.head_dim_k);
+    if (is_kivi(c.v_dtype)) bytes_.v_open = pool(open_rows, DType::F16, c.head_dim_v);
     fill(part);
   }
 
   void give(OpCase& op) const {
-    op.set_cache({nullptr, nullptr, case_.k_dtype, case_.v_dtype, case_.n_head_kv, case_.head_dim_k,
-                  case_.cached_values(), case_.block_size, static_cast<int64_t>(blocks_.size())},
-                 bytes_);
+    KvLayer layer{nullptr,
+                  nullptr,
+                  case_.k_dtype,
+                  case_.v_dtype,
+                  case_.n_head_kv,
+                  case_.head_dim_k,
+                  case_.cached_values(),
+                  case_.block_size,
+                  static_cast<int64_t>(blocks_.size())};
+    layer.n_open = static_cast<int64_t>(n_open_);
+    if (case_.is_grouped()) layer.open_of = open_of_.data();
+    op.set_cache(layer, bytes_);
     op.set_input(Input::positions, positions_);
     op.set_input(Input::sequences, sequences_);
     op.set_input(Input::block_table, blocks_);
@@ -106,17 +124,39 @@ class AttentionScene {
 
  private:
   int64_t row(size_t sequence, int64_t position, int64_t head) const {
-    const size_t block =
-        sequence * static_cast<size_t>(shape_.max_blocks) + static_cast<size_t>(position / case_.block_size);
-    return (blocks_[block] * case_.n_head_kv + head) * case_.block_size + position % case_.block_size;
+    return (block_of(sequence, position) * case_.n_head_kv + head) * case_.block_size +
+           position % case_.block_size;
+  }
+
+  int32_t block_of(size_t sequence, int64_t position) const {
+    return blocks_[sequence * static_cast<size_t>(shape_.max_blocks) +
+                   static_cast<size_t>(position / case_.block_size)];
+  }
+
+  // Of a grouped cache, blocks that are not whole, and some others.
+  void choose_open() {
+    open_of_.assign(blocks_.size(), -1);
+    std::vector<int32_t> open;
+    for (size_t s = 0; s < case_.lengths.size(); ++s) {
+      for (int64_t p = 0; p < case_.lengths[s]; p += case_.block_size) {
+        if (p + case_.block_size > case_.lengths[s] || random_.below(3) == 0) open.push_back(block_of(s, p));
+      }
+    }
+    random_.shuffle(open);
+    for (size_t i = 0; i < open.size(); ++i) open_of_[static_cast<size_t>(open[i])] = static_cast<int32_t>(i);
+    n_open_ = open.size() + 1;
+  }
+  bool is_open(int32_t block) const {
+    return case_.is_grouped() && open_of_[static_cast<size_t>(block)] >= 0;
   }
 
   void fill(KvPart part) {
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
       for (int64_t p = 0; p < case_.lengths[s]; ++p) {
         for (int64_t h = 0; h < case_.n_head_kv && case_.is_in(part, s, p); ++h) {
-          store(case_.k_dtype, case_.head_dim_k, row(s, p, h), bytes_.k);
-          if (!case_.values_in_keys) store(case_.v_dtype, case_.head_dim_v, row(s, p, h), bytes_.v);
+          fill_half(case_.k_dtype, true, case_.head_dim_k, s, p, h, bytes_.k, bytes_.k_open);
+          if (!case_.values_in_keys)
+            fill_half(case_.v_dtype, false, case_.head_dim_v, s, p, h, bytes_.v, bytes_.v_open);
         }
       }
       for (int64_t p = case_.lengths[s] - case_.n_queries[s]; p < case_.lengths[s]; ++p) {
@@ -143,6 +183,21 @@ class AttentionScene {
     op.set_input(Input::hot_from, std::move(from));
   }
 
+  void fill_half(DType dtype, bool are_keys, int64_t head_dim, size_t sequence, int64_t position,
+                 int64_t head, std::vector<std::byte>& pool, std::vector<std::byte>& open) {
+    const int32_t block = block_of(sequence, position);
+    const int64_t at = position % case_.block_size;
+    if (is_kivi(dtype) && is_open(block)) {
+      const int64_t place = open_of_[static_cast<size_t>(block)];
+      return store(DType::F16, head_dim, (place * case_.n_head_kv + head) * case_.block_size + at, open);
+    }
+    if (!is_kivi(dtype) || !are_keys) return store(dtype, head_dim, row(sequence, position, head), pool);
+    if (at != 0) return;
+    const std::vector<float> x = random_.normals(kKiviGroup * head_dim);
+    std::byte* group =
+        pool.data() + static_cast<size_t>(row(sequence, position, head)) * row_bytes(dtype, head_dim);
+    quantize_key_group(dtype, x.data(), group, head_dim);
+  }
   void store(DType dtype, int64_t head_dim, int64_t row, std::vector<std::byte>& pool) {
     const std::vector<float> x = random_.normals(head_dim);
     quantize_row(dtype, x.data(), pool.data() + static_cast<size_t>(row) * row_bytes(dtype, head_dim),
@@ -162,6 +217,8 @@ class AttentionScene {
   std::vector<int32_t> blocks_;  // [n_sequences, max_blocks]
   std::vector<int32_t> positions_, sequences_;
   CacheBytes bytes_;
+  std::vector<int32_t> open_of_;  // [n_blocks] of a grouped cache
+  size_t n_open_ = 0;
 };
 
 }  // namespace tandem::gpu_test

@@ -148,8 +148,9 @@ class OpCase::Running {
                      result.values.size() * sizeof(float));
     if (case_.has_cache_) {
       result.cache = case_.cache_;
-      device_.copy_out(result.cache.k.data(), kv_[0].k, result.cache.k.size());
-      if (kv_[0].v) device_.copy_out(result.cache.v.data(), kv_[0].v, result.cache.v.size());
+      for_each_pool(result.cache, [&](DevicePtr& pool, std::vector<std::byte>& bytes) {
+        device_.copy_out(bytes.data(), pool, bytes.size());
+      });
     }
     device_.wait(device_.record());
     return result;
@@ -175,10 +176,23 @@ class OpCase::Running {
     }
   }
   void place_cache() {
-    KvLayer layer = case_.layer_;
-    layer.k = take(case_.cache_.k.size());
-    layer.v = case_.cache_.v.empty() ? nullptr : take(case_.cache_.v.size());
-    kv_.push_back(layer);
+    kv_.push_back(case_.layer_);
+    for_each_pool(case_.cache_, [&](DevicePtr& pool, const auto& bytes) { pool = take(bytes.size()); });
+    if (kv_[0].open_of && !device_.info().host_memory) kv_[0].open_table = take(table_bytes());
+  }
+  size_t table_bytes() const { return static_cast<size_t>(kv_[0].n_blocks) * sizeof(int32_t); }
+
+  // Calls fn(address, bytes) for every pool that has some.
+  template <class Cache, class Fn>
+  void for_each_pool(Cache& cache, Fn&& fn) {
+    KvLayer& layer = kv_[0];
+    const auto one = [&](DevicePtr& pool, auto& bytes) {
+      if (!bytes.empty()) fn(pool, bytes);
+    };
+    one(layer.k, cache.k);
+    one(layer.v, cache.v);
+    one(layer.k_open, cache.k_open);
+    one(layer.v_open, cache.v_open);
   }
 
   // Sets inputs, given activations and the initial cache; NaN elsewhere. Waits until the copies have read
@@ -200,8 +214,10 @@ class OpCase::Running {
       device_.copy_in(addresses_[i], data.data(), data.size());
     }
     if (case_.has_cache_) {
-      device_.copy_in(kv_[0].k, case_.cache_.k.data(), case_.cache_.k.size());
-      if (kv_[0].v) device_.copy_in(kv_[0].v, case_.cache_.v.data(), case_.cache_.v.size());
+      for_each_pool(case_.cache_, [&](DevicePtr& pool, const std::vector<std::byte>& bytes) {
+        device_.copy_in(pool, bytes.data(), bytes.size());
+      });
+      if (kv_[0].open_table) device_.copy_in(kv_[0].open_table, kv_[0].open_of, table_bytes());
     }
     device_.wait(device_.record());
   }

@@ -72,6 +72,7 @@ double relative_error(std::span<const float> out, std::span<const float> referen
 // A cache of one layer, as bytes.
 struct CacheBytes {
   std::vector<std::byte> k, v;
+  std::vector<std::byte> k_open, v_open;  // of grouped dtypes
   bool operator==(const CacheBytes&) const = default;
 };
 
@@ -100,7 +101,7 @@ class OpCase {
     inputs_[static_cast<size_t>(which)] = std::move(values);
   }
   const std::vector<int32_t>& input(Input which) const { return inputs_[static_cast<size_t>(which)]; }
-  // The cache of layer 0; the layer's addresses are ignored.
+  // The cache of layer 0; the layer's addresses are ignored, but that of its table of open blocks, which stays in use.
   void set_cache(const KvLayer& layer, CacheBytes bytes);
 
   // Ends the graph; `result` is the tensor to compare. For a graph of only kv_write, any activation will do.

@@ -262,6 +262,12 @@ std::unique_ptr<Executable> SimDevice::compile(const Segment& segment) {
     const auto rows = static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
     layer.k = real(layer.k, rows * row_bytes(layer.k_dtype, layer.head_dim_k));
     if (layer.v) layer.v = real(layer.v, rows * row_bytes(layer.v_dtype, layer.head_dim_v));
+    const auto open = static_cast<size_t>(layer.n_open * layer.block_size * layer.n_head_kv);
+    if (layer.k_open) layer.k_open = real(layer.k_open, open * row_bytes(DType::F16, layer.head_dim_k));
+    if (layer.v_open) layer.v_open = real(layer.v_open, open * row_bytes(DType::F16, layer.head_dim_v));
+    if (layer.open_table)
+      layer.open_of = reinterpret_cast<const int32_t*>(
+          real(layer.open_table, static_cast<size_t>(layer.n_blocks) * sizeof(int32_t)));
   }
   executable->segment = segment;
   executable->inner =

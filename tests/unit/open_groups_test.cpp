@@ -31,7 +31,9 @@ class Groups : public testing::Test {
   BlockPool pool_{40};
   std::vector<int32_t> closed_;
   OpenGroups groups_{pool_, open_block_count(2, kBlock, kBlock), kBlock,
-                     [this](int32_t block) { closed_.push_back(block); }};
+                     [this](std::span<const int32_t> blocks) {
+                       closed_.insert(closed_.end(), blocks.begin(), blocks.end());
+                     }};
 };
 
 TEST_F(Groups, AGroupIsClosedWhenAWindowFollowsIt) {

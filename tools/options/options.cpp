@@ -72,11 +72,9 @@ void add_context_options(CLI::App& app, ContextOptions& o, Toggle& flash_attenti
     }).group(group);
   };
   cache_type("--cache-type-k", "--cache-type-k", o.k_dtype,
-             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or in host memory "
-             "kivi4 or kivi2");
+             "type of cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4 or kivi2");
   cache_type("--cache-type-v", "--cache-type-v", o.v_dtype,
-             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or in host memory "
-             "kivi4 or kivi2");
+             "type of cached values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4 or kivi2");
   choice(app, "--kv-type-layers", "LAYERS=TYPE,...",
          "types of the cache of some layers, N, N-M or N- (to the last), with another one for values after a "
          "slash: 0-3=q8_0/q4_0,4-=q4_0",

@@ -2,17 +2,18 @@
 
 #include "cpu/simd/attention.h"
 #ifdef __AVX512VNNI__
-#include "cpu/avx512/attention_codes.h"
+#include "cpu/avx512/attention_kivi.h"
 #endif
 
 namespace tandem::cpu::TANDEM_ISA {
 
 const AttentionKernels& attention_kernels() {
 #ifdef __AVX512VNNI__
-  static constexpr AttentionKernels table{kMaxQueries, scratch_bytes_with_codes,
+  static constexpr AttentionKernels table{kMaxQueries, scratch_bytes_with_kivi,
                                           [](const AttentionCall& call, std::byte* scratch) {
-                                            takes_codes(call) ? attend_codes(call, scratch)
-                                                              : attend(call, scratch);
+                                            takes_kivi(call)    ? attend_kivi(call, scratch)
+                                            : takes_codes(call) ? attend_codes(call, scratch)
+                                                                : attend(call, scratch);
                                           },
                                           store_row};
   return table;

@@ -44,6 +44,7 @@ struct CodeWork {
   int32_t* q_start;           // [n_queries, blocks_k] what takes off the bias
   fp16_t* k_scales;           // [blocks_k, kPanel]
   fp16_t* v_scales;           // [blocks_v, kPanel]
+  fp16_t* v_mins;             // likewise, of KIVI types
   float* s;                   // [n_queries, kPanel] scores, then weights
   float* sums;                // [n_queries, kLanes]
   float *max, *sum, *factor;  // [n_q]
@@ -65,6 +66,7 @@ struct CodeWork {
     q_start = reinterpret_cast<int32_t*>(take(n * blocks_k * 4));
     k_scales = reinterpret_cast<fp16_t*>(take(blocks_k * kPanel * 2));
     v_scales = reinterpret_cast<fp16_t*>(take(blocks_v * kPanel * 2));
+    v_mins = reinterpret_cast<fp16_t*>(take(is_kivi(call.v_dtype) ? blocks_v * kPanel * 2 : 0));
     s = reinterpret_cast<float*>(take(n * kPanel * 4));
     sums = reinterpret_cast<float*>(take(n * kLanes * 4));
     max = reinterpret_cast<float*>(take(n_q * 4));
@@ -111,6 +113,7 @@ struct CodeRows {
   int64_t n_groups;
   size_t row_bytes;
 
+  CodeRows() = default;
   CodeRows(const CacheRows& cache, int64_t first, int64_t n)
       : n_groups((n + kGroup - 1) / kGroup), row_bytes(cache.row_bytes) {
     for (int64_t g = 0; g < n_groups; ++g) groups[g] = cache.row(first + g * kGroup);
@@ -123,11 +126,11 @@ struct CodeRows {
     fetch(groups[group] + static_cast<size_t>(part) * n, n);
   }
 
-  // Copies the scales of all rows: to[block, position].
-  void collect_scales(int64_t n_blocks, size_t block_bytes, fp16_t* to) const {
+  // Copies the scales of all rows: to[block, position]. They are `at` bytes behind their block's first.
+  void collect_scales(int64_t n_blocks, size_t block_bytes, fp16_t* to, size_t at = 0) const {
     for (int64_t g = 0; g < n_groups; ++g) {
       for (int64_t b = 0; b < n_blocks; ++b) {
-        const std::byte* from = groups[g] + static_cast<size_t>(b) * block_bytes;
+        const std::byte* from = groups[g] + static_cast<size_t>(b) * block_bytes + at;
         fp16_t* scales = to + b * kPanel + g * kGroup;
 #pragma GCC unroll 16
         for (int64_t i = 0; i < kGroup; ++i) {
@@ -258,8 +261,18 @@ struct CodedWeights {
   }
 };
 
-// acc = acc * factor + weights times values, for kQueries from the q-th on and block b of columns.
-template <class Codes, int kQueries>
+// The sum of a query's weights of a panel times the minimums of block b.
+TANDEM_INLINE float weighted_mins(const CodeWork& w, int64_t q, int64_t b) {
+  Vec sum = set1(0.0f);
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kPanel; i += kLanes)
+    sum = fma(load(w.s + q * kPanel + i), load_f16(w.v_mins + b * kPanel + i), sum);
+  return sum_lanes(sum);
+}
+
+// acc = acc * factor + weights times values, for kQueries from the q-th on and block b of columns. kMins: every block of a row
+// has a minimum, too.
+template <class Codes, int kQueries, bool kMins>
 void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& next, int64_t q, int64_t b,
                   float* acc, int64_t ld) {
   Vec scales[kGroups];
@@ -299,22 +312,28 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& nex
     Codes::put_in_order(x0, x1);
     const Vec scale = set1(weights[i].scale), factor = set1(w.factor[q + i]);
     float* y = acc + (q + i) * ld + b * QK;
-    store(y, fma(x0, scale, load(y) * factor));
-    store(y + kLanes, fma(x1, scale, load(y + kLanes) * factor));
+    Vec y0 = load(y) * factor, y1 = load(y + kLanes) * factor;
+    if constexpr (kMins) {
+      const Vec mins = set1(weighted_mins(w, q + i, b));
+      y0 = y0 + mins;
+      y1 = y1 + mins;
+    }
+    store(y, fma(x0, scale, y0));
+    store(y + kLanes, fma(x1, scale, y1));
   }
 }
 
-template <class Codes>
+template <class Codes, bool kMins = false>
 void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& next,
                   const AttentionCall& call) {
   for (int64_t b = 0; b < w.blocks_v; ++b) {
     for (int64_t q = 0; q < call.n_queries; q += kQueriesOfValues) {
       float* acc = call.acc;
       switch (call.n_queries - q) {
-        case 1: update_block<Codes, 1>(w, values, next, q, b, acc, call.head_dim_v); break;
-        case 2: update_block<Codes, 2>(w, values, next, q, b, acc, call.head_dim_v); break;
-        case 3: update_block<Codes, 3>(w, values, next, q, b, acc, call.head_dim_v); break;
-        default: update_block<Codes, 4>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 1: update_block<Codes, 1, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 2: update_block<Codes, 2, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 3: update_block<Codes, 3, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
+        default: update_block<Codes, 4, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
       }
     }
   }

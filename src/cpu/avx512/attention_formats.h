@@ -1,7 +1,8 @@
-// Codes of Q8_0 and Q4_0 caches in the two orders that attention_codes.h multiplies them in, as unsigned bytes: a code is
-// the byte less kBias. A format's blocks have kBytes, their scale first, and 32 columns.
+// Codes of Q8_0, Q4_0 and the KIVI types' caches in the two orders that attention_codes.h multiplies them in, as unsigned
+// bytes: a code is the byte less kBias. A format's blocks have kBytes, their scale first, and 32 columns; keys of KIVI types
+// have their scales elsewhere (gguf/kivi.h).
 //
-// keys: 24 (Q8_0) or 8 (Q4_0) shuffles for a block of 16 rows; values: 8 or 4 of 8 rows.
+// keys: 24 (Q8_0), 8 (four bits) or 14 (two) shuffles for a block of 16 rows; values: 8 or 4 of 8 rows.
 #pragma once
 
 #include <cstddef>
@@ -79,8 +80,10 @@ struct CodesQ8 {
   }
 };
 
-struct CodesQ4 {
-  static constexpr int kBytes = sizeof(BlockQ4_0), kBias = 8;
+// Blocks of kSize bytes with 16 bytes of codes at kAt.
+template <int kAt, int kSize, int kZero>
+struct CodesNibbles {
+  static constexpr int kBytes = kSize, kBias = kZero;
 
   TANDEM_INLINE static void keys(const std::byte* block, size_t row_bytes, __m512i (&to)[8]) {
     __m512i z[4], bytes[4];
@@ -117,7 +120,7 @@ struct CodesQ4 {
   // Rows i, i + step, i + 2 * step and i + 3 * step.
   TANDEM_INLINE static __m512i four_rows(const std::byte* block, size_t row_bytes, int i, int step) {
     const auto row = [&](int r) {
-      const std::byte* from = block + static_cast<size_t>(i + r * step) * row_bytes + offsetof(BlockQ4_0, qs);
+      const std::byte* from = block + static_cast<size_t>(i + r * step) * row_bytes + kAt;
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     };
     __m512i z = _mm512_castsi128_si512(row(0));
@@ -130,6 +133,63 @@ struct CodesQ4 {
   }
   TANDEM_INLINE static __m512i high_nibbles(__m512i v) {
     return low_nibbles(_mm512_srli_epi16(v, 4));
+  }
+};
+using CodesQ4 = CodesNibbles<offsetof(BlockQ4_0, qs), sizeof(BlockQ4_0), 8>;
+
+// Two bits, as BlockKivi2 has them: byte j has those of columns j, j + 8, j + 16 and j + 24.
+template <int kAt, int kSize>
+struct CodesPairs {
+  static constexpr int kBytes = kSize, kBias = 0;
+
+  TANDEM_INLINE static void keys(const std::byte* block, size_t row_bytes, __m512i (&to)[8]) {
+    // Words 0 and 1 of rows 0 .. 7, and of rows 8 .. 15.
+    __m512i half[2];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      __m128i two[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        two[i] = _mm_unpacklo_epi64(row(block, row_bytes, 8 * h + 2 * i),
+                                    row(block, row_bytes, 8 * h + 2 * i + 1));
+      half[h] = _mm512_inserti32x4(_mm512_castsi128_si512(two[0]), two[1], 1);
+      half[h] = _mm512_inserti32x4(_mm512_inserti32x4(half[h], two[2], 2), two[3], 3);
+    }
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i first = _mm512_permutex2var_epi32(half[0], even, half[1]);
+    const __m512i second =
+        _mm512_permutex2var_epi32(half[0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), half[1]);
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; ++part) {
+      to[2 * part] = codes(first, _mm512_set1_epi16(static_cast<short>(2 * part)));
+      to[2 * part + 1] = codes(second, _mm512_set1_epi16(static_cast<short>(2 * part)));
+    }
+  }
+
+  TANDEM_INLINE static void values(const std::byte* block, size_t row_bytes, __m512i (&to)[2][2]) {
+#pragma GCC unroll 2
+    for (int t = 0; t < 2; ++t) {
+      const __m128i a = _mm_unpacklo_epi8(row(block, row_bytes, 4 * t), row(block, row_bytes, 4 * t + 1));
+      const __m128i b = _mm_unpacklo_epi8(row(block, row_bytes, 4 * t + 2), row(block, row_bytes, 4 * t + 3));
+      const __m256i both = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+      const __m512i bytes = _mm512_inserti64x4(_mm512_castsi256_si512(both), both, 1);
+      to[t][0] = codes(bytes, halves(0, 2));
+      to[t][1] = codes(bytes, halves(4, 6));
+    }
+  }
+
+  TANDEM_INLINE static void put_in_order(Vec&, Vec&) {}
+
+ private:
+  TANDEM_INLINE static __m128i row(const std::byte* block, size_t row_bytes, int i) {
+    return _mm_loadl_epi64(
+        reinterpret_cast<const __m128i*>(block + static_cast<size_t>(i) * row_bytes + kAt));
+  }
+  TANDEM_INLINE static __m512i halves(short low, short high) {
+    return _mm512_inserti64x4(_mm512_set1_epi16(low), _mm256_set1_epi16(high), 1);
+  }
+  TANDEM_INLINE static __m512i codes(__m512i bytes, __m512i shifts) {
+    return _mm512_and_si512(_mm512_srlv_epi16(bytes, shifts), _mm512_set1_epi8(3));
   }
 };
 
