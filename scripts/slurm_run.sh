@@ -8,8 +8,9 @@
 #   OUTPUT=text.txt          the text; messages of all ranks are in slurm-JOB.out
 #   SBATCH_OPTIONS="..."     of the job, such as "--nodes=4 --gres=gpu:1 --cpus-per-task=16"
 #   MPI=pmix                 or pmi2, as Slurm and the MPI of tandem understand each other (srun --mpi=list). Tried with Debian
-#                            12's Slurm 22.05: its Open MPI 4.1 starts with pmix, and with pmi2 ends at once and says that it
-#                            lacks it; its MPICH 4.0 starts with pmi2, and with pmix each task is a single rank of its own
+#                            12's Slurm 22.05: with Open MPI 4.1 pmix works, pmi2 ends at once and says that Open MPI lacks it;
+#                            with MPICH 4.0 pmi2 works (MPI=pmi2 scripts/check_slurm.sh BUILD), with pmix each task is a rank
+#                            alone
 #   TANDEM=tandem            the program
 #
 # What each rank will have, and how fast all are, before anything is submitted: tandem plan --hosts hosts.toml -m MODEL

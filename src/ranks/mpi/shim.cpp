@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -128,6 +129,7 @@ void library_version(char* text, size_t room) {
   char all[MPI_MAX_LIBRARY_VERSION_STRING + 1] = {};
   int n = 0;
   MPI_Get_library_version(all, &n);
+  std::replace(all, all + n, '\t', ' ');  // MPICH's
   copy_text(all, text, room);
 }
 
