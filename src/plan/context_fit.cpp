@@ -317,8 +317,8 @@ std::vector<SessionPlan> plan_automatic_context(const PlanRequest& r) {
 
 static std::vector<SessionPlan> plans_of(const PlanRequest& r) {
   if (r.shape.is_automatic()) return plan_automatic_context(r);
-  check_cache_fits_machine(r);
   try {
+    check_cache_fits_machine(r);
     return plan_fixed_context(r);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::out_of_memory) throw;
