@@ -47,6 +47,6 @@ gtest_discover_tests(emulated_gpu_tests TEST_PREFIX emulated. DISCOVERY_TIMEOUT 
 # The products and attention of other GPUs, with as many multiprocessors as a large one.
 foreach(capability 80 89 120)
   add_test(NAME emulated_sm_${capability} COMMAND emulated_gpu_tests --gtest_brief=1
-    --gtest_filter=GpuLinear.*:GpuAttention.*:GpuDevice.*:GpuRows.*)
+    --gtest_filter=GpuLinear.*:GpuAttention.*:GpuGroupedCache.*:GpuDevice.*:GpuRows.*)
   set_tests_properties(emulated_sm_${capability} PROPERTIES ENVIRONMENT TANDEM_EMULATED_GPU=${capability},132 TIMEOUT 1200)
 endforeach()

@@ -6,10 +6,10 @@
 // elementwise on those, and the values take their weights one by one.
 //
 // Rows of floats, half floats and BF16 are converted where they are used; those of other types (with VNNI, Q8_0 and Q4_0
-// have a kernel of their own, avx512/attention_codes.h, and so have the KIVI types, avx512/attention_kivi.h), of heads that are no whole vectors and of tiny blocks are
-// converted to a panel first. While keys are multiplied the panel's values are fetched, and meanwhile the next keys: the rows of a head in a
-// block are too few for the hardware to see that they go on (it is a third of the time with a cache beyond
-// the L3).
+// have a kernel of their own, avx512/attention_codes.h, and so have the KIVI types, avx512/attention_kivi.h), of heads
+// that are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied the panel's
+// values are fetched, and meanwhile the next keys: the rows of a head in a block are too few for the hardware to see that
+// they go on (it is a third of the time with a cache beyond the L3).
 //
 // The floors are the bytes of the cache over bandwidth and 2 * (hd_k + hd_v) operations a query and position
 // over the peak of the multipliers. On two cores of a Sapphire Rapids one query of 64 columns and half floats

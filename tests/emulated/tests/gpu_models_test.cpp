@@ -208,6 +208,54 @@ TEST_F(EmulatedGpu, LaunchesOfAToken) {
   EXPECT_EQ(one.bytes_to_host, 2 * 64 * 4);
 }
 
+// A cache of groups as a text grows past those that are closed and is cut back: on the GPU, fetched for each step, in two parts.
+TEST_F(EmulatedGpu, GroupedCachesGiveTheLogitsOfTheCpu) {
+  const test::TempDir directory;
+  const auto host = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
+  test::TinyShape shape;
+  shape.n_embd = 128;  // heads of 32
+  const std::string path = directory.path("llama.gguf");
+  test::tiny_llama(shape, 11).write(path);
+  const auto model = Model::load(path);
+  const auto logits = [&](const std::vector<Device*>& devices, DType type, const OffloadOptions& flags) {
+    EngineOptions options;
+    options.context.n_ctx = 640;
+    options.context.n_ubatch = 32;
+    options.context.k_dtype = options.context.v_dtype = type;
+    options.offload = flags;
+    Session session(*model, devices, options);
+    std::vector<float> all;
+    const auto add = [&](int n, int from) {
+      std::vector<int32_t> tokens;
+      for (int i = from; i < from + n; ++i) tokens.push_back(3 + i * 7 % 290);
+      const std::span<const float> row = session.append(tokens);
+      all.insert(all.end(), row.begin(), row.end());
+    };
+    add(230, 0);
+    for (int i = 0; i < 35; ++i) add(1, i * i);
+    for (const int64_t n : {250, 133, 40}) {
+      session.truncate(n);
+      add(170, 5);
+      add(1, 9);
+    }
+    return all;
+  };
+  for (const DType type : {DType::KIVI4, DType::KIVI2}) {
+    const std::vector<float> wanted = logits({host.get()}, type, {}),
+                             exact = logits({host.get()}, DType::F32, {});
+    const double lost = relative_error(wanted, exact);
+    for (const int where : {0, 1, 2}) {
+      OffloadOptions flags;
+      flags.n_gpu_layers = 99;
+      flags.kv_prefetched = where == 1;
+      if (where == 2) flags.kv_split = 1;
+      const double apart = relative_error(logits({host.get(), device_.get()}, type, flags), wanted);
+      EXPECT_LT(apart, lost / 4) << dtype_name(type) << " " << where;
+      EXPECT_LT(apart, 0.02) << dtype_name(type) << " " << where;
+    }
+  }
+}
+
 // Loading one takes memory and may wait for the device, while the other thread records a graph.
 TEST_F(EmulatedGpu, TheFetchersKernelsAreLoadedBeforeTheFirstFetch) {
   const auto fetch = [&](DType dtype) {
