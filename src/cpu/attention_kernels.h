@@ -26,8 +26,8 @@ struct AttentionCall {
   int32_t n_blocks = INT32_MAX;
   const std::byte* k_spilled = nullptr;
   const std::byte* v_spilled = nullptr;
-  bool values_in_keys = false;                    // the first head_dim_v columns of the keys; v is unused
-  const int32_t* block_table = nullptr;           // of this sequence
+  bool values_in_keys = false;           // the first head_dim_v columns of the keys; v is unused
+  const int32_t* block_table = nullptr;  // of this sequence
   // Of grouped dtypes: F16 rows of block b at k_open + open_of[b] * k_open_stride, if that is not -1.
   const int32_t* open_of = nullptr;
   const std::byte* k_open = nullptr;

@@ -206,7 +206,8 @@ void check_cache_fits_machine(const PlanRequest& r) {
   for (int i = 0; i < r.architecture.hparams().n_layer; ++i) kv.layers.push_back(r.architecture.kv_shape(i));
   set_kv_formats(kv, shape);
   size_t cache = 0, memory = 0;
-  for (size_t i = 0; i < kv.layers.size(); ++i) cache += kv_layer_bytes(kv, i);  // without indices, which only the host's have
+  for (size_t i = 0; i < kv.layers.size(); ++i)
+    cache += kv_layer_bytes(kv, i);  // without indices, which only the host's have
   for (size_t d = 0; d < r.devices.size(); ++d)
     memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
