@@ -113,20 +113,20 @@ TEST_P(TensorRecurrent, WeightsAreDivided) {
 
 // One all-reduce for the layer's output and one for its feed-forward part; a norm over all heads gathers them before.
 TEST_P(TensorRecurrent, BytesOverLinksFollowTheFormula) {
-  constexpr size_t kLayers = 4, kEmbd = 64, kInner = 128;
+  constexpr size_t kModelLayers = 4, kEmbd = 64, kInner = 128;
   for (const size_t n : {2, 4}) {
     test::SimMachine machine(*host_, n);
     Session session(*model_, machine.devices(), options(divided(even(n))));
     session.append(prompt(5));
     const BusBytes& bus = session.placement().bytes.per_token;
-    const size_t n_gathered = GetParam() == RecurrentKind::mamba_one_group ? kLayers - 1 : 0;
-    EXPECT_EQ(bus.n_all_reduce, 2 * kLayers);
+    const size_t n_gathered = GetParam() == RecurrentKind::mamba_one_group ? kModelLayers - 1 : 0;
+    EXPECT_EQ(bus.n_all_reduce, 2 * kModelLayers);
     EXPECT_EQ(bus.n_all_gather, 1 + n_gathered);
     size_t sum = 0;
     for (size_t d = 1; d <= n; ++d) sum += bus.collectives[d];
     const size_t n_vocab = 300;
-    EXPECT_EQ(sum,
-              sizeof(float) * (2 * kLayers * 2 * kEmbd * n + 2 * n_vocab + n_gathered * kInner * (n + 1)));
+    EXPECT_EQ(sum, sizeof(float) *
+                       (2 * kModelLayers * 2 * kEmbd * n + 2 * n_vocab + n_gathered * kInner * (n + 1)));
     EXPECT_EQ(bus.activations, n * kEmbd * sizeof(float));  // the embedding
     expect_as_planned(session, machine);
   }

@@ -85,8 +85,8 @@ ncclResult_t end(ncclComm_t communicator, const char* how) {
 
 extern "C" {
 
-FakeNccl& fake_nccl() {
-  return state;
+FakeNccl* fake_nccl_state() {
+  return &state;
 }
 void reset_fake_nccl() {
   is_released = true;

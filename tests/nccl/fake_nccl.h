@@ -32,6 +32,9 @@ struct FakeNccl {
 }  // namespace tandem::test
 
 // The state of the loaded library.
-extern "C" tandem::test::FakeNccl& fake_nccl();
+extern "C" tandem::test::FakeNccl* fake_nccl_state();
+inline tandem::test::FakeNccl& fake_nccl() {
+  return *fake_nccl_state();
+}
 // Ends calls that do not return, and makes the state a new one.
 extern "C" void reset_fake_nccl();
