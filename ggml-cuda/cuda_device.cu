@@ -9,6 +9,7 @@
 #include "ggml-cuda/backend.h"
 #include "ggml-cuda/close_groups.h"
 #include "ggml-cuda/compiled_op.h"
+#include "ggml-cuda/driver.h"
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
 #include "ggml-cuda/handed_bytes.h"
@@ -16,15 +17,6 @@
 #include "ggml-cuda/stream.h"
 
 namespace tandem::cuda {
-
-void check_cuda(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // what can be forgotten is forgotten
-  const auto name_length = static_cast<int>(std::strcspn(call, "("));
-  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::io, "{:.{}}: {}",
-              call, name_length, cudaGetErrorString(status));
-}
-
 namespace {
 
 constexpr size_t kScratchAlignment = 256;
@@ -221,24 +213,6 @@ class CudaDevice final : public Device {
   size_t scratch_bytes_ = 0;
 };
 
-std::string version_text(int version) {
-  return format("{}.{}", version / 1000, version % 1000 / 10);
-}
-
-// Why the runtime finds no GPU.
-std::string why_none(cudaError_t status) {
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
-  cudaGetLastError();
-  if (driver == 0) return "no NVIDIA driver";
-  if (status == cudaErrorInsufficientDriver) {
-    return "the NVIDIA driver is for CUDA " + version_text(driver) + ", needed is " + version_text(runtime);
-  }
-  if (status == cudaSuccess || status == cudaErrorNoDevice) return "no NVIDIA GPU";
-  return std::string("the NVIDIA driver says: ") + cudaGetErrorString(status);
-}
-
 }  // namespace
 
 FoundDevices find_devices() {
@@ -246,13 +220,13 @@ FoundDevices find_devices() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   FoundDevices found;
   if (status != cudaSuccess || count == 0) {
-    found.why_none = why_none(status);
+    found.why_none = why_no_gpu(status);
     return found;
   }
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) {
-      found.why_none = why_none(cudaGetLastError());
+      found.why_none = why_no_gpu(cudaGetLastError());
     } else if (!has_code_for(TANDEM_CUDA_ARCHS, properties.major * 10 + properties.minor)) {
       found.why_none = format("this build has no code for {} (sm_{}{})", properties.name, properties.major,
                               properties.minor);
