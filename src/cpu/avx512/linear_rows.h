@@ -4,10 +4,11 @@
 // own prefetching does not follow; one row after the other is a single stream as long as the matrix. It costs more operations
 // a token, because every row's sum is spread over the lanes of a vector, so it pays for few tokens only.
 //
-// Floors, for Q4_0 and one token: 4 blocks are 72 bytes and 14 vector operations, 8 of them on the ports that multiply. A core
-// that starts two of 64 bytes a cycle takes 7 cycles for that, 36 GB/s at 3.5 GHz, more than it gets from memory.
-// Measured on two cores of a Zen 5 whose memory reads 62 GB/s (tests/bench/linear_bench.cpp, 2048 x 5632), GB/s in strips and in
-// rows: Q4_0 48, 60; Q8_0 38, 61; Q4_K 43, 60; Q5_K 40, 61; Q6_K 29, 62.
+// Floors, for Q4_0 and one token: 4 blocks are 72 bytes and 16 vector operations, as written here. A core that starts two of 64
+// bytes a cycle takes 8 cycles for that, 31 GB/s at 3.5 GHz: memory is the limit.
+// Measured on two cores of a Zen 5, in one run of tests/bench/linear_bench.cpp (2048 x 5632); memory read 52 GB/s. GB/s in
+// strips and in rows, and the fraction of the memory's: Q4_0 29, 43, 83%; Q8_0 29, 45, 87%; Q4_K 32, 46, 89%; Q5_K 31, 45, 87%;
+// Q6_K 26, 45, 86%. With four tokens: Q4_0 32, 37; Q8_0 25, 42; Q4_K 31, 36; Q5_K 27, 37; Q6_K 23, 40.
 #pragma once
 
 #include <array>
