@@ -138,15 +138,6 @@ TEST_F(BatchRanks, GoOnWhereTheyWereKilled) {
 
 class KilledRank : public BatchRanks, public testing::WithParamInterface<int> {
  protected:
-  // All end soon after the kill, with a sentence that names the rank.
-  void expect_end(MpiRun& run, int exit_code, const std::string& sentence) {
-    const auto killed = std::chrono::steady_clock::now();
-    EXPECT_EQ(run.wait(), exit_code);
-    EXPECT_TRUE(MpiRun::wait_until([&] { return run.left().empty(); }, 5s));
-    EXPECT_LT(std::chrono::steady_clock::now() - killed, 5s);
-    EXPECT_THAT(run.output(), HasSubstr(sentence));
-    EXPECT_THAT(run.output(), Not(HasSubstr("has not answered")));
-  }
   std::string named() const { return "tandem: error: rank " + std::to_string(GetParam()) + " on "; }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank, testing::Values(0, 1, 2));
@@ -154,9 +145,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank, testing::Values(0, 1, 2));
 TEST_P(KilledRank, WhileItLoads) {
   write_prompts(20);
   MpiRun run(3, command(demo_, 32));
-  ASSERT_TRUE(MpiRun::wait_until([&] { return run.worker(GetParam()) != 0; }));
+  ASSERT_TRUE(MpiRun::wait_until([&] { return run.has_mapped(GetParam(), demo_); })) << run.output();
   kill(run.worker(GetParam()), SIGKILL);
-  expect_end(run, 5, named());
+  run.expect_end(5, named());
   EXPECT_THAT(run.output(), HasSubstr("was ended by signal 9 (Killed)"));
 }
 
@@ -171,7 +162,7 @@ TEST_P(KilledRank, InPrefill) {
     return run.output().find("3 ranks on 1 machine") != std::string::npos;
   })) << run.output();
   kill(run.worker(GetParam()), SIGKILL);
-  expect_end(run, 5, named());
+  run.expect_end(5, named());
 }
 
 TEST_P(KilledRank, InDecode) {
@@ -179,7 +170,7 @@ TEST_P(KilledRank, InDecode) {
   MpiRun run(3, command(demo_, 100));
   ASSERT_TRUE(MpiRun::wait_until([&] { return n_answers() > 3; })) << run.output();
   kill(run.worker(GetParam()), SIGKILL);
-  expect_end(run, 5, named());
+  run.expect_end(5, named());
 }
 
 // mpirun itself then names the rank.

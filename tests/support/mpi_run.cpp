@@ -1,6 +1,7 @@
 #include "support/mpi_run.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,6 +130,12 @@ pid_t MpiRun::worker(int rank) const {
   return 0;
 }
 
+bool MpiRun::has_mapped(int rank, const std::string& path) const {
+  const pid_t pid = worker(rank);
+  const std::string file = fs::canonical(path);
+  return pid != 0 && contents("/proc/" + std::to_string(pid) + "/maps").find(file) != std::string::npos;
+}
+
 bool MpiRun::wait_until(const std::function<bool()>& holds, std::chrono::seconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;
   while (!holds()) {
@@ -149,6 +156,15 @@ std::string MpiRun::output() const {
 
 std::vector<pid_t> MpiRun::left() const {
   return processes_with(mark_);
+}
+
+void MpiRun::expect_end(int exit_code, const std::string& sentence) {
+  const auto killed = std::chrono::steady_clock::now();
+  EXPECT_EQ(wait(), exit_code) << output();
+  EXPECT_TRUE(wait_until([&] { return left().empty(); }, 5s));
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 5s);
+  EXPECT_THAT(output(), testing::HasSubstr(sentence));
+  EXPECT_THAT(output(), testing::Not(testing::HasSubstr("has not answered")));
 }
 
 }  // namespace tandem::test

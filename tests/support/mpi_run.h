@@ -32,6 +32,8 @@ class MpiRun {
   // Processes of a rank that run the program: that which watches, and that which works (0: not there).
   pid_t watcher(int rank) const;
   pid_t worker(int rank) const;
+  // Whether the worker of a rank has mapped this file: it has joined the others and begun to load.
+  bool has_mapped(int rank, const std::string& path) const;
 
   // Waits until this is so; false if it is not within some seconds.
   static bool wait_until(const std::function<bool()>& holds,
@@ -41,6 +43,8 @@ class MpiRun {
   std::string output() const;
   // Processes of this job that are still there.
   std::vector<pid_t> left() const;
+  // Expects that all end within five seconds, with a sentence that names the rank, and leave nothing behind.
+  void expect_end(int exit_code, const std::string& sentence);
 
  private:
   void start(const std::vector<std::string>& arguments);
