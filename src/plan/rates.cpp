@@ -26,11 +26,11 @@ constexpr OpBench::Matrix kHostMatrix{DType::Q4_K, kHostSize}, kGpuMatrix{DType:
 constexpr OpBench::Matrix kFloats{DType::F16, kHostSize};
 constexpr size_t kGpuBytes = size_t{kSanitized ? 8 : 340}
                              << 20;  // of those that are read one after the other
-constexpr int64_t kBatch = 512;
+constexpr int64_t kBatch = kSanitized ? 16 : 512;
 constexpr int kSmallOps = 33;
 // Attention of a decoding step, and of a piece of a prompt.
-constexpr OpBench::Attention kSingle{.n_tokens = 1, .n_past = 4095};
-constexpr OpBench::Attention kPrompt{.n_tokens = kSanitized ? 8 : 256, .n_past = 768};
+constexpr OpBench::Attention kSingle{.n_tokens = 1, .n_past = kSanitized ? 255 : 4095};
+constexpr OpBench::Attention kPrompt{.n_tokens = kSanitized ? 8 : 256, .n_past = kSanitized ? 64 : 768};
 constexpr size_t kBusBytes = size_t{64} << 20;
 constexpr int kFetches = 4;
 constexpr double kDisturbing = 0.1;  // share of the CPUs that others take
@@ -127,6 +127,7 @@ double attention_rate(OpBench& bench, OpBench::Attention step, size_t n_layers) 
 
 // How many things to go through so that caches hold little of them; two where memory is scarce.
 size_t count_of(Device& device, size_t thing_bytes) {
+  if (kSanitized) return 2;
   const size_t wanted =
       device.info().host_memory ? bandwidth_buffer_bytes(device.memory_info().free_bytes) : kGpuBytes;
   return std::max<size_t>(2, wanted / thing_bytes);
