@@ -1,6 +1,7 @@
 // Products with block-quantized weights: the formats.
 #include "base/error.h"
 #include "cpu/avx512/linear_drive.h"
+#include "cpu/avx512/linear_row_formats.h"
 #include "cpu/avx512/linear_unpack.h"
 
 namespace tandem::cpu {

@@ -14,31 +14,14 @@
 
 #include <cstring>
 
-#include "cpu/avx512/linear_layout.h"
-#include "cpu/avx512/linear_simd.h"
+#include "cpu/avx512/linear_rows.h"
+#include "cpu/avx512/linear_unpack.h"
 #include "gguf/blocks.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// One token's activations.
-struct RowToken {
-  const int8_t* q;       // [k]
-  const float* scale;    // [k / unit]
-  const float* base;     // [k / 32] scale * sum; unit 32
-  const int16_t* sum16;  // [k / 16]; unit 256
-  const int16_t* sum32;  // [k / 32]; unit 256
-};
-
-template <class F>
-constexpr size_t row_bytes_of(int64_t k) {
-  return static_cast<size_t>(k / F::unit) * F::block_bytes;
-}
-
-TANDEM_INLINE __m512i same_bytes(int value) {
-  return _mm512_set1_epi8(static_cast<char>(value));
-}
 template <class Word>
 TANDEM_INLINE Word word_at(const std::byte* p) {
   Word word;
@@ -55,11 +38,6 @@ TANDEM_INLINE __m128 four_halves(const std::byte* p) {
       _mm_cvtsi64_si128(static_cast<int64_t>(half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48)));
 }
 
-// 128 columns.
-struct Codes {
-  __m512i first, second;
-};
-
 TANDEM_INLINE __m128i sixteen(const std::byte* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
@@ -71,7 +49,7 @@ TANDEM_INLINE __m512i four_sixteens(const std::byte* p) {
   return _mm512_inserti32x4(_mm512_inserti32x4(two, sixteen(p + 2 * stride), 2), sixteen(p + 3 * stride), 3);
 }
 TANDEM_INLINE Codes nibbles_of(__m512i v) {
-  const __m512i mask = same_bytes(0x0f);
+  const __m512i mask = bytes(0x0f);
   return {_mm512_and_si512(v, mask), _mm512_and_si512(_mm512_srli_epi16(v, 4), mask)};
 }
 // Low nibbles of 16 bytes, their high ones, low and high ones of another 16.
@@ -79,7 +57,7 @@ TANDEM_INLINE __m512i nibbles_of_two(const std::byte* a, const std::byte* b) {
   const __m512i twice = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(sixteen(a)), 0xff00, sixteen(b));
   const __m512i high = _mm512_set_epi64(0x0004000400040004, 0x0004000400040004, 0, 0, 0x0004000400040004,
                                         0x0004000400040004, 0, 0);
-  return _mm512_and_si512(_mm512_srlv_epi16(twice, high), same_bytes(0x0f));
+  return _mm512_and_si512(_mm512_srlv_epi16(twice, high), bytes(0x0f));
 }
 // 16-bit words shifted right by a, b, c and d in the four lanes of 16 bytes; to the left if negative.
 template <int a, int b, int c, int d>
@@ -94,11 +72,6 @@ TANDEM_INLINE __m512i shift_lanes(__m512i v) {
 // (v & mask) | low
 TANDEM_INLINE __m512i join_bits(__m512i v, __m512i mask, __m512i low) {
   return _mm512_ternarylogic_epi32(v, mask, low, 0xea);
-}
-template <int offset>
-TANDEM_INLINE __m512i levels_plus(const int8_t (&levels)[16]) {
-  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
-  return _mm512_broadcast_i32x4(_mm_add_epi8(table, _mm_set1_epi8(static_cast<char>(offset))));
 }
 
 // ---- Blocks of 32 ----
@@ -143,12 +116,12 @@ TANDEM_INLINE Codes five_bits(const std::byte* w) {
     return word(0) | word(1) | word(2) | word(3);
   };
   const Codes four = nibbles_of_four<Block, at>(w);
-  return {_mm512_mask_add_epi8(four.first, mask(0), four.first, same_bytes(16)),
-          _mm512_mask_add_epi8(four.second, mask(1), four.second, same_bytes(16))};
+  return {_mm512_mask_add_epi8(four.first, mask(0), four.first, bytes(16)),
+          _mm512_mask_add_epi8(four.second, mask(1), four.second, bytes(16))};
 }
 template <int offset>
 TANDEM_INLINE Codes look_up(const int8_t (&levels)[16], const Codes& nibbles) {
-  const __m512i table = levels_plus<offset>(levels);
+  const __m512i table = level_table<offset>(levels);
   return {_mm512_shuffle_epi8(table, nibbles.first), _mm512_shuffle_epi8(table, nibbles.second)};
 }
 
@@ -167,7 +140,7 @@ struct RowQ5_1 : MinRow<BlockQ5_1> {
 struct RowQ8_0 : OffsetRow<BlockQ8_0, 128> {
   static constexpr int max_tokens = 6;
   TANDEM_INLINE static Codes codes(const std::byte* w) {
-    const __m512i top = same_bytes(0x80);
+    const __m512i top = bytes(0x80);
     return {_mm512_xor_si512(four_sixteens<block_bytes>(w + 2), top),
             _mm512_xor_si512(four_sixteens<block_bytes>(w + 18), top)};
   }
@@ -244,7 +217,7 @@ struct RowQ5_K : MinsRow<BlockQ5_K> {
   TANDEM_INLINE static __m512i with_fifth(__m512i nibbles, const std::byte* bits) {
     constexpr int s = 4 * half - 4;
     const __m512i four_times = _mm512_broadcast_i32x4(sixteen(bits));
-    return join_bits(shift_lanes<s, s + 1, s + 2, s + 3>(four_times), same_bytes(0x10), nibbles);
+    return join_bits(shift_lanes<s, s + 1, s + 2, s + 3>(four_times), bytes(0x10), nibbles);
   }
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
@@ -272,7 +245,7 @@ struct RowQ6_K : SuperRow<BlockQ6_K, 16, Order::columns> {
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 128 + 32 * half));
-    const __m512i high = _mm512_broadcast_i64x4(bits), mask = same_bytes(0x30);
+    const __m512i high = _mm512_broadcast_i64x4(bits), mask = bytes(0x30);
     const Codes low = nibbles_of(_mm512_loadu_si512(w + 64 * half));
     return {join_bits(shift_lanes<-4, -4, -2, -2>(high), mask, low.first),
             join_bits(shift_lanes<0, 0, 2, 2>(high), mask, low.second)};

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "cpu/avx512/linear_layout.h"
-#include "cpu/avx512/linear_row_formats.h"
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_store.h"
 
@@ -27,6 +26,25 @@ namespace {
 // How far ahead of their use weights are fetched into L2: what a core reads in the time that memory takes to answer, and as
 // much again.
 constexpr size_t kRowAheadBytes = 12 << 10;
+
+// One token's activations.
+struct RowToken {
+  const int8_t* q;       // [k]
+  const float* scale;    // [k / unit]
+  const float* base;     // [k / 32] scale * sum; unit 32
+  const int16_t* sum16;  // [k / 16]; unit 256
+  const int16_t* sum32;  // [k / 32]; unit 256
+};
+
+// Unpacked weights of 128 columns, as a struct of linear_row_formats.h gives them.
+struct Codes {
+  __m512i first, second;
+};
+
+template <class F>
+constexpr size_t row_bytes_of(int64_t k) {
+  return static_cast<size_t>(k / F::unit) * F::block_bytes;
+}
 
 // Sums of one row and one token, spread over lanes: in several chains, because an addition waits for the one before.
 template <int chains>
