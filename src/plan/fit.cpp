@@ -501,7 +501,25 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   return placement;
 }
 
+// A search comes by the same choice several times.
+class KnownFits {
+ public:
+  template <class Make>
+  const Fit& find_or(const OffloadChoice& choice, const Make& make) {
+    const auto known = fits_.find(choice);
+    return known != fits_.end() ? known->second : fits_.emplace(choice, make()).first->second;
+  }
+
+ private:
+  std::map<OffloadChoice, Fit> fits_;
+};
+
 Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
+  if (r.known) {
+    FitRequest anew = r;
+    anew.known = nullptr;
+    return r.known->find_or(choice, [&] { return fit_with(anew, choice); });
+  }
   Fit result;
   result.choice = choice;
   if (r.kv.stays_on_host()) result.choice.cache = CacheOnHost{};
@@ -510,7 +528,10 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   return result;
 }
 
-std::vector<Fit> all_fits(const FitRequest& r) {
+std::vector<Fit> all_fits(const FitRequest& request) {
+  KnownFits known;
+  FitRequest r = request;
+  r.known = &known;
   check_offload(r.options);
   if (r.devices.size() > 1) check_host_kv(r.kv, r.options);
   if (r.options.kv_split && r.graphs.front()->shape.max_sequences > 1) {

@@ -12,6 +12,8 @@
 namespace tandem {
 
 // A session except its placement. Everything outlives the call.
+class KnownFits;
+
 struct FitRequest {
   const Architecture& architecture;
   const std::deque<Weight>& weights;
@@ -23,6 +25,7 @@ struct FitRequest {
   // The choices to try, with any number of layers on GPUs; empty: all that the options leave open.
   std::span<const OffloadChoice> choices = {};
   bool may_leave_on_disk = true;  // false: all weights are in memory, read or locked
+  KnownFits* known = nullptr;     // where fit_with() looks first, and remembers; of this request alone
 };
 
 struct Fit {

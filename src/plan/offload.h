@@ -22,19 +22,19 @@ std::string_view split_name(SplitMode split);
 
 // Where the caches of layers on GPUs are.
 struct CacheBesideLayers {
-  bool operator==(const CacheBesideLayers&) const = default;
+  auto operator<=>(const CacheBesideLayers&) const = default;
 };
 struct CacheOnHost {
-  bool operator==(const CacheOnHost&) const = default;
+  auto operator<=>(const CacheOnHost&) const = default;
 };
 // In host memory, but used on the GPUs.
 struct PrefetchedCache {
-  bool operator==(const PrefetchedCache&) const = default;
+  auto operator<=>(const PrefetchedCache&) const = default;
 };
 // Of the newest n_keep tokens on the GPUs, of older ones in host memory.
 struct SplitCache {
   int64_t n_keep;
-  bool operator==(const SplitCache&) const = default;
+  auto operator<=>(const SplitCache&) const = default;
 };
 using CacheChoice = std::variant<CacheBesideLayers, CacheOnHost, PrefetchedCache, SplitCache>;
 // Whether some of it stays on the GPUs.
@@ -62,6 +62,7 @@ struct OffloadChoice {
   double kept_experts = 0.25;
   SplitMode split = SplitMode::layer;  // over several GPUs; not automatic
 
+  auto operator<=>(const OffloadChoice&) const = default;
   bool reads_disk() const { return n_disk_layers > 0 || chosen_experts; }
   bool divides_rows() const {
     return streaming != Streaming::none &&

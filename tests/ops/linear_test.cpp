@@ -13,6 +13,7 @@
 #include "base/fp16.h"
 #include "cpu/kernels.h"
 #include "cpu/linear_generic.h"
+#include "cpu/ops/linear_group.h"
 #include "gguf/quants.h"
 #include "support/dtypes.h"
 #include "support/evex_vnni.h"
@@ -264,6 +265,36 @@ TEST_P(Linear, TheGenericPathIsTheProductOfFloats) {
         expect_close(y, multiply(reference(), floats, extra), magnitudes(p, extra), 1e-5);
       }
     }
+  }
+}
+
+// A plan asks for sizes of every product, again and again: it must not ask for each number of tokens.
+TEST_P(Linear, FewNumbersOfTokensDecideTheSizes) {
+  if (!kernels().has_kernel(dtype())) return;
+  const LinearKernels& k = kernels();
+  std::mt19937 rng{fresh_seed()};
+  const int64_t unit = std::max<int64_t>(dtype_info(dtype()).block_elements, 32);
+  const auto random = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(rng);
+  };
+  for (const int64_t n_cols : {unit, unit * random(2, 40)}) {
+    const int64_t most = random(1, 3000);
+    struct Sizes {
+      size_t encoded = 0, per_token = 0, scratch = 0;
+      int64_t granularity = 0;
+      bool operator==(const Sizes&) const = default;
+    };
+    const auto add = [&](Sizes& s, int64_t n) {
+      const size_t n_bytes = k.encoded_bytes(dtype(), n, n_cols);
+      s.encoded = std::max(s.encoded, n_bytes);
+      s.per_token = std::max(s.per_token, n_bytes / static_cast<size_t>(n));
+      s.scratch = std::max(s.scratch, k.scratch_bytes(dtype(), n, n_cols));
+      s.granularity = std::max(s.granularity, std::min(n, k.encode_granularity(dtype(), n)));
+    };
+    Sizes all, few;
+    for (int64_t n = 1; n <= most; ++n) add(all, n);
+    cpu::for_deciding_numbers(most, [&](int64_t n) { add(few, n); });
+    EXPECT_EQ(all, few) << most << " tokens of " << n_cols;
   }
 }
 

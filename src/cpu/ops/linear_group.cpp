@@ -23,8 +23,9 @@ EncodedInput::EncodedInput(const LinearKernels& kernels, const float* x, int64_t
   }
   for (DType dtype : dtypes_) {
     offsets_.push_back(shared_bytes_);
-    size_t bytes = 0;  // the format may change with n, so check every n
-    for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.encoded_bytes(dtype, n, k));
+    size_t bytes = 0;
+    for_deciding_numbers(max_tokens,
+                         [&](int64_t n) { bytes = std::max(bytes, kernels.encoded_bytes(dtype, n, k)); });
     shared_bytes_ += align64(bytes);
   }
   size_t normalized_bytes = 0;
@@ -83,7 +84,8 @@ const std::byte* EncodedInput::at(const std::byte* encodings, DType dtype, int64
 
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k) {
   size_t bytes = 0;
-  for (int64_t n = 1; n <= max_tokens; ++n) bytes = std::max(bytes, kernels.scratch_bytes(dtype, n, k));
+  for_deciding_numbers(max_tokens,
+                       [&](int64_t n) { bytes = std::max(bytes, kernels.scratch_bytes(dtype, n, k)); });
   return align64(bytes);
 }
 

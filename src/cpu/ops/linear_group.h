@@ -52,6 +52,15 @@ CompiledOpPtr compile_linear(const CompileContext& context, std::span<const int3
 CompiledOpPtr compile_glu(const CompileContext& context, const Node& node, const GluOp& op,
                           std::optional<NormRows> norm);
 
+// Calls f(n) for the numbers of tokens that decide what any number up to max_tokens needs: kernels change with n, but none does
+// beyond 256, from where on sizes do not shrink and sizes per token do not grow.
+template <class F>
+void for_deciding_numbers(int64_t max_tokens, const F& f) {
+  constexpr int64_t kLastChange = 256;
+  for (int64_t n = 1; n <= std::min(max_tokens, kLastChange); ++n) f(n);
+  if (max_tokens > kLastChange) f(max_tokens);
+}
+
 // Maximum scratch of multiply for any number of tokens up to max_tokens.
 size_t max_scratch_bytes(const LinearKernels& kernels, DType dtype, int64_t max_tokens, int64_t k);
 

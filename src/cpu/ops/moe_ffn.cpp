@@ -191,18 +191,19 @@ class CompiledMoeFfn final : public CompiledOp {
   // Maximum bytes of the encodings of any grouping: each group starts on its own cache line and may round up.
   size_t encoded_bound(const Experts& e) const {
     int64_t per_token = 0;
-    for (int64_t n = 1; n <= max_tokens_; ++n) per_token = std::max(per_token, encoded_bytes(e, n) / n + 1);
+    for_deciding_numbers(max_tokens_,
+                         [&](int64_t n) { per_token = std::max(per_token, encoded_bytes(e, n) / n + 1); });
     return align64(static_cast<size_t>(per_token * max_tokens_ * op_.n_used));
   }
 
   // Floats of the most rows that are encoded at once.
   int64_t most_gathered() const {
     int64_t most = 0;
-    for (int64_t n = 1; n <= max_tokens_; ++n) {
+    for_deciding_numbers(max_tokens_, [&](int64_t n) {
       for (const Experts* e : {&gate_, &up_}) {
         most = std::max(most, std::min(n, kernels_.linear.encode_granularity(e->dtype, n)));
       }
-    }
+    });
     return most * gate_.k;
   }
 
