@@ -29,6 +29,8 @@ struct CachePool {
   int row_bytes;
   Half half = Half::keys;
   const uint8_t* open = nullptr;  // of grouped dtypes: F16 rows of the open blocks
+  int first_head = 0,
+      n_more_heads = 0;  // of keys in several sets: where the set's begin, the heads of the others
 
   __device__ const uint8_t* row(int64_t index) const { return data + index * row_bytes; }
   __device__ const uint8_t* open_row(int64_t index) const { return open + index * 2 * head_dim; }
@@ -62,7 +64,8 @@ struct AttentionCall {
   // Returns the range of the block table's positions that a token sees.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
     if (part == CachePart::chunk) return seen_of_chunk(seen, chunk_first, chunk_size);
-    return part == CachePart::whole ? seen : seen_of_part(seen, part, hot_from[sequence]);
+    if (part == CachePart::whole) return seen;
+    return seen_of_part(seen, part, part == CachePart::merged ? 0 : hot_from[sequence]);
   }
 
   __device__ float* y_of(int token, int head) const {
@@ -73,6 +76,11 @@ struct AttentionCall {
     if (part == CachePart::whole) return;
     y[static_cast<int64_t>(token) * y_cols + static_cast<int64_t>(n_head) * v.head_dim + head] =
         total == 0.0f ? -INFINITY : greatest + logf(total);
+  }
+
+  // The row `offset` of a key-value head in a block of a pool, or in an open block.
+  __device__ int64_t row_in(const CachePool& pool, int block, int kv_head, int offset) const {
+    return block_row(block, pool.first_head + kv_head, offset, n_head_kv + pool.n_more_heads, block_size);
   }
 
   // The place of a block among the open ones, or -1.

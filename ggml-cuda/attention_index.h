@@ -32,8 +32,8 @@ TANDEM_HD inline PositionRange seen_by(int position, int window) {
 }
 
 // Which positions of the cache an attention reads (KvPart in graph/ops.h).
-// A chunk is positions whose rows were made, of latent attention.
-enum class CachePart : int { whole, cold, hot, chunk };
+// A chunk is positions whose rows were made, of latent attention. merged: the whole cache, for a result with logarithms.
+enum class CachePart : int { whole, cold, hot, chunk, merged };
 
 // Returns the seen positions of one part of a split cache, relative to the part's first position: 0 of the
 // cold cache, hot_from of the hot one.

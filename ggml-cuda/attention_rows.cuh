@@ -28,8 +28,7 @@ struct RowAt {
 __device__ inline RowAt row_at(const AttentionCall& call, const CachePool& pool, int block, int place,
                                int kv_head, int offset) {
   const bool grouped = is_kivi(pool.dtype), open = grouped && place >= 0;
-  const int64_t row = block_row(open ? place : block, kv_head, grouped && !open ? 0 : offset, call.n_head_kv,
-                                call.block_size);
+  const int64_t row = call.row_in(pool, open ? place : block, kv_head, grouped && !open ? 0 : offset);
   return {open ? pool.open_row(row) : pool.row(row), open ? DType::F16 : pool.dtype, pool.half, pool.head_dim,
           offset};
 }
@@ -55,9 +54,7 @@ struct TileSource {
 template <class Read>
 __device__ TileSource tile_source(const AttentionCall& call, const CachePool& pool, int kv_head, int block,
                                   int place, int offset) {
-  const auto index = [&](int b, int at) {
-    return block_row(b, kv_head, at, call.n_head_kv, call.block_size);
-  };
+  const auto index = [&](int b, int at) { return call.row_in(pool, b, kv_head, at); };
   if constexpr (kMayBeGrouped<Read>) {
     if (is_kivi(pool.dtype) && place >= 0)
       return {nullptr, pool.open_row(index(place, offset)), 0, kDecodeTile * 2 * pool.head_dim};

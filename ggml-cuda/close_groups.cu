@@ -19,11 +19,10 @@ struct CloseCall {
     const fp16_t* open;
     uint8_t* pool;
     DType dtype;  // F16: this side is not grouped
-    int head_dim;
+    int n_head, head_dim;
     int64_t group_bytes;
   };
   Side sides[2];  // keys, values
-  int n_head_kv;
   OpenBlock blocks[kMaxBlocks];
 };
 
@@ -58,12 +57,12 @@ __device__ void close_row(const fp16_t* row, uint8_t* to, int head_dim, int lane
 // Grid: x head, y block, z keys or values.
 __global__ void __launch_bounds__(kWarps* kWarp) close_groups(const __grid_constant__ CloseCall call) {
   const CloseCall::Side& side = call.sides[blockIdx.z];
-  if (!is_kivi(side.dtype)) return;
+  if (!is_kivi(side.dtype) || static_cast<int>(blockIdx.x) >= side.n_head) return;
   const OpenBlock at = call.blocks[blockIdx.y];
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t from = static_cast<int64_t>(at.place) * call.n_head_kv + head;
+  const int64_t from = static_cast<int64_t>(at.place) * side.n_head + head;
   const fp16_t* rows = side.open + from * kKiviGroup * side.head_dim;
-  uint8_t* group = side.pool + (static_cast<int64_t>(at.block) * call.n_head_kv + head) * side.group_bytes;
+  uint8_t* group = side.pool + (static_cast<int64_t>(at.block) * side.n_head + head) * side.group_bytes;
   if (blockIdx.z == 0) {
     for (int first = kWarp * warp; first < side.head_dim; first += kWarp * kWarps)
       close_keys(side, rows, group, first, lane);
@@ -77,23 +76,27 @@ __global__ void __launch_bounds__(kWarps* kWarp) close_groups(const __grid_const
   }
 }
 
-CloseCall::Side side_of(std::byte* open, std::byte* pool, DType dtype, int64_t head_dim) {
-  return {reinterpret_cast<const fp16_t*>(open), reinterpret_cast<uint8_t*>(pool), dtype,
-          static_cast<int>(head_dim), static_cast<int64_t>(row_bytes(dtype, head_dim)) * kKiviGroup};
+CloseCall::Side side_of(std::byte* open, std::byte* pool, DType dtype, int64_t n_head, int64_t head_dim) {
+  return {reinterpret_cast<const fp16_t*>(open),
+          reinterpret_cast<uint8_t*>(pool),
+          dtype,
+          static_cast<int>(n_head),
+          static_cast<int>(head_dim),
+          static_cast<int64_t>(row_bytes(dtype, head_dim)) * kKiviGroup};
 }
 
 }  // namespace
 
 void launch_close_groups(const KvLayer& layer, std::span<const OpenBlock> blocks, cudaStream_t stream) {
   TANDEM_CHECK(layer.block_size == kKiviGroup);
-  CloseCall call{{side_of(layer.k_open, layer.k, layer.k_dtype, layer.head_dim_k),
-                  side_of(layer.v_open, layer.v, layer.v_dtype, layer.head_dim_v)},
-                 static_cast<int>(layer.n_head_kv),
+  CloseCall call{{side_of(layer.k_open, layer.k, layer.k_dtype, layer.n_head_k(), layer.head_dim_k),
+                  side_of(layer.v_open, layer.v, layer.v_dtype, layer.n_head_kv, layer.head_dim_v)},
                  {}};
   for (size_t first = 0; first < blocks.size(); first += kMaxBlocks) {
     const size_t n = std::min<size_t>(kMaxBlocks, blocks.size() - first);
     std::copy_n(blocks.begin() + static_cast<int64_t>(first), n, call.blocks);
-    const dim3 grid(static_cast<unsigned>(call.n_head_kv), static_cast<unsigned>(n), 2);
+    const dim3 grid(static_cast<unsigned>(layer.n_head_k()), static_cast<unsigned>(n),
+                    2);  // no fewer than of values
     close_groups<<<grid, kWarps * kWarp, 0, stream>>>(call);
     check_launch("close_groups");
   }

@@ -130,8 +130,9 @@ void StagedModel::divide(const StageOptions& options, const HostShare& share, En
   const std::vector<RankPower> powers = gather(ranks_, mine);
   attempt(failure, [&] {
     const std::vector<bool> cuts = possible_cuts(whole);
-    const int64_t n_ctx = engine.context.n_ctx > 0 ? engine.context.n_ctx
-                                                   : std::min(kUsualContext, model_->hparams().n_ctx_train);
+    const int64_t n_ctx = engine.context.n_ctx > 0
+                              ? engine.context.n_ctx
+                              : std::min(kUsualContext, model_->hparams().n_ctx_usable());
     ranges_ = options.layers.empty()
                   ? divide_layers(layer_loads(whole), cuts, powers, static_cast<double>(n_ctx)).ranges
                   : given_layers(options.layers, cuts, powers.size());

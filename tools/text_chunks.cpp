@@ -13,14 +13,14 @@ constexpr int64_t kMinChunk = 3;  // in a shorter chunk no token is scored
 }  // namespace
 
 int64_t chunk_size(const ContextOptions& context, const Model& model) {
-  const int64_t n_ctx_train = model.hparams().n_ctx_train;
-  const int64_t n = context.n_ctx > 0 ? context.n_ctx : n_ctx_train;
+  const int64_t n_usable = model.hparams().n_ctx_usable();
+  const int64_t n = context.n_ctx > 0 ? context.n_ctx : n_usable;
   if (n < kMinChunk) {
     throw_error(ErrorCode::usage, "--ctx-size: {} tokens leave nothing to score, needed at least {}", n,
                 kMinChunk);
   }
-  if (n > n_ctx_train) {
-    log_warning("chunks of {} tokens are longer than the model's training context of {}", n, n_ctx_train);
+  if (n > n_usable) {
+    log_warning("chunks of {} tokens are longer than the model's training context of {}", n, n_usable);
   }
   return n;
 }

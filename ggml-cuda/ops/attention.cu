@@ -20,9 +20,9 @@ CachePool pool_of(Half half, const std::byte* data, const std::byte* open, DType
           static_cast<int>(row_bytes(dtype, head_dim)), half,  reinterpret_cast<const uint8_t*>(open)};
 }
 
-CachePart part_of(KvPart part) {
-  switch (part) {
-    case KvPart::whole: return CachePart::whole;
+CachePart part_of(const AttentionOp& op) {
+  switch (op.part) {
+    case KvPart::whole: return op.gives_logarithms ? CachePart::merged : CachePart::whole;
     case KvPart::cold: return CachePart::cold;
     case KvPart::hot: return CachePart::hot;
   }
@@ -70,7 +70,8 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
     : n_multiprocessors_(context.gpu.n_multiprocessors) {
   TANDEM_CHECK(kv.n_head_kv == op.n_head_kv && kv.head_dim_k == op.head_dim_k &&
                kv.head_dim_v == (op.values_in_keys ? 0 : op.head_dim_v) && kv.block_size > 0 &&
-               op.n_head % op.n_head_kv == 0);
+               op.n_head % op.n_head_kv == 0 && op.key_set < kv.n_key_sets);
+  TANDEM_CHECK(kv.n_key_sets == 1 || !op.values_in_keys);
   call_.block_table = context.address<const int32_t>(op.block_table);
   call_.hot_from = context.address<const int32_t>(op.hot_from);
   call_.sinks = plain_values(context, op.sinks);
@@ -83,11 +84,13 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
     call_.v = call_.k;
     call_.v.head_dim = static_cast<int>(op.head_dim_v);
   }
-  call_.part = part_of(op.part);
+  call_.k.first_head = static_cast<int>(op.key_set * op.n_head_kv);
+  call_.k.n_more_heads = static_cast<int>(kv.n_head_k() - kv.n_head_kv);
+  call_.part = part_of(op);
   call_.n_head = static_cast<int>(op.n_head);
   call_.n_head_kv = static_cast<int>(op.n_head_kv);
   call_.group = static_cast<int>(op.n_head / op.n_head_kv);
-  call_.y_cols = static_cast<int>(op.n_head * (op.head_dim_v + (op.part == KvPart::whole ? 0 : 1)));
+  call_.y_cols = static_cast<int>(op.n_result_columns());
   call_.block_size = static_cast<int>(kv.block_size);
   const Tensor& table = context.tensor(op.block_table);
   call_.max_blocks = static_cast<int>(table.n_cols);

@@ -56,7 +56,7 @@ struct TileLoader {
       return;
     }
     if constexpr (kNative) {
-      const int64_t row = block_row(block, kv_head, offset, call.n_head_kv, call.block_size);
+      const int64_t row = call.row_in(pool, block, kv_head, offset);
       copy_16_async(target, pool.row(row) + 16 * chunk);
     } else {
       const RowAt row = row_at(call, pool, block, place, kv_head, offset);

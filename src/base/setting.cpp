@@ -15,6 +15,8 @@ constexpr std::string_view kNames[] = {
     "metadata_overrides",
     "rope",
     "yarn",
+    "self_extend",
+    "self_extend_width",
     "n_ctx",
     "k_dtype",
     "v_dtype",

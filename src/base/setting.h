@@ -19,6 +19,8 @@ enum class Setting : uint8_t {
   metadata_overrides,
   rope,  // all RoPE options except YaRN's
   yarn,
+  self_extend,
+  self_extend_width,
   // The context.
   n_ctx,
   k_dtype,

@@ -40,6 +40,10 @@ std::optional<size_t> bytes_or_free(int64_t value) {
 constexpr IntSetting kInts[] = {
     {"mmap", 0, 1, [](tandem_options& o, int64_t v) { o.engine.model.open.mmap = v != 0; }},
     {"mlock", 0, 1, [](tandem_options& o, int64_t v) { o.engine.model.open.mlock = v != 0; }},
+    {"self_extend", 1, kMaxSelfExtend,
+     [](tandem_options& o, int64_t v) { o.engine.model.rope.self_extend.factor = v; }},
+    {"self_extend_width", 1, kMax,
+     [](tandem_options& o, int64_t v) { o.engine.model.rope.self_extend.neighbours = v; }},
     {"n_ctx", 0, kMax, [](tandem_options& o, int64_t v) { o.engine.context.n_ctx = v; }},
     {"n_ubatch", 1, kMax,
      [](tandem_options& o, int64_t v) {

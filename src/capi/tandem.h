@@ -97,6 +97,9 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *   read by     setting          default  meaning
  *   load        mmap             1        map the file; 0: read it into memory
  *               mlock            0        keep the weights in memory
+ *               self_extend      1        texts up to N times as long as the model was trained with: what is far from a token
+ *                                         is seen by groups of N positions (SelfExtend); 1: off
+ *               self_extend_width 512     tokens before each one that it sees at their true distance; a multiple of N
  *   session     n_ctx            0        tokens of context; 0: as the model was trained, or what fits
  *               n_ubatch         512      most tokens of a prompt in one step; for a mixture on the CPU, and where
  *                                         prompts stream weights to a GPU, more

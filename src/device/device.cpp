@@ -45,7 +45,7 @@ struct GroupedPool {
 }  // namespace
 
 void Device::close_groups(const KvLayer& l, std::span<const OpenBlock> blocks) {
-  for (const GroupedPool& half : {GroupedPool{true, l.k_dtype, l.k, l.k_open, l.head_dim_k, l.n_head_kv},
+  for (const GroupedPool& half : {GroupedPool{true, l.k_dtype, l.k, l.k_open, l.head_dim_k, l.n_head_k()},
                                   GroupedPool{false, l.v_dtype, l.v, l.v_open, l.head_dim_v, l.n_head_kv}}) {
     for (const OpenBlock& at : blocks) {
       if (half.open) half.close(*this, at);

@@ -17,6 +17,7 @@ using DevicePtr = std::byte*;
 //   ((s / block_size) * n_head_kv + h) * block_size + s % block_size
 // where a row has row_bytes(dtype, head_dim) bytes: a block holds block_size rows of each head, head after
 // head. Where head_dim_v is 0 there are no values, and v is null: attention takes them from the keys.
+// With n_key_sets, the keys' pool has so many times n_head_kv heads: all of a set, and then those of the next.
 struct KvLayer {
   DevicePtr k = nullptr, v = nullptr;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
@@ -38,6 +39,9 @@ struct KvLayer {
   int64_t n_spilled = 0;
   DevicePtr k_spilled = nullptr, v_spilled = nullptr;
   int64_t window = 0;  // of a spilled cache: positions that attention sees; 0: all
+  int64_t n_key_sets = 1;
+
+  int64_t n_head_k() const { return n_head_kv * n_key_sets; }  // heads in the keys' pool
 };
 
 // An open block, and where it is among the open ones.

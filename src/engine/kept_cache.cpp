@@ -25,7 +25,7 @@ std::string root_text(const Runtime& runtime) {
   if (runtime.sparse_kv().on()) text += "; sparse " + sparse_kv_text(runtime.sparse_kv());
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     const KvLayer shape = kv_layer_shape(config, layer);
-    text += format("; layer {} {} {} {} {} {}", config.layers[layer].is_recurrent() ? 1 : 0, shape.n_head_kv,
+    text += format("; layer {} {} {} {} {} {}", config.layers[layer].is_recurrent() ? 1 : 0, shape.n_head_k(),
                    dtype_name(shape.k_dtype), shape.head_dim_k, dtype_name(shape.v_dtype), shape.head_dim_v);
     const KvRotation r = config.format(layer).rotation;
     if (r != KvRotation{}) text += format(" rotated {} {}", r.keys, r.values);

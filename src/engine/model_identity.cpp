@@ -63,6 +63,8 @@ std::string rotation(const Architecture& architecture, int64_t n_ctx) {
   shape.n_ctx = n_ctx;
   const Graph graph = architecture.build(shape);
   Hash hash;
+  if (const SelfExtend& o = architecture.hparams().self_extend; o.on())
+    hash.add(format("self-extend {} {}", o.factor, o.neighbours));
   for (const Node& node : graph.nodes) {
     const auto* op = std::get_if<RopeOp>(&node.op);
     if (op == nullptr) continue;

@@ -74,5 +74,7 @@ struct EngineOptions {
 
 // Throws Error(usage) for options that contradict each other, naming both.
 void check_options(const EngineOptions& options);
+// The same for a model that SelfExtend extends.
+void check_self_extend(const SelfExtend& self_extend, const EngineOptions& options);
 
 }  // namespace tandem

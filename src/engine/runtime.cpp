@@ -200,6 +200,7 @@ bool Runtime::recover(const Error& error) {
 // Chooses what is open and says what was chosen.
 void Runtime::place(const Explain& before_allocation) {
   check_options(options_);
+  check_self_extend(model_.hparams().self_extend, options_);
   if (shape_.kv_memory && shape_.kv_spill.empty()) {
     throw_error(ErrorCode::usage, "{} needs a folder for the rest of the cache: {}",
                 setting_text(Setting::kv_memory), setting_text(Setting::kv_spill, "DIR"));
@@ -251,12 +252,20 @@ void Runtime::place(const Explain& before_allocation) {
 
 // A model gets no better at longer texts than it was trained with, unless the user scales its positions.
 void Runtime::warn_of_long_context() const {
-  const int64_t n_trained = model_.hparams().n_ctx_train;
-  const RopeOverrides& rope = options_.model.rope;
-  const bool is_scaled = rope.scaling || rope.scale || rope.freq_base || rope.freq_scale;
-  if (!options_.context.n_ctx_given || is_scaled || shape_.n_ctx_sequence <= n_trained) return;
-  log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them",
-              setting_text(Setting::n_ctx, shape_.n_ctx), n_trained);
+  const Hparams& h = model_.hparams();
+  const int64_t n_usable = h.n_ctx_usable();
+  if (!options_.context.n_ctx_given || options_.model.rope.scales() || shape_.n_ctx_sequence <= n_usable)
+    return;
+  const std::string n_ctx = setting_text(Setting::n_ctx, shape_.n_ctx);
+  if (h.self_extend.on()) {
+    log_warning(
+        "{}: with {} and {}, the {} tokens that the model was trained with reach {}, and it is likely to "
+        "fail beyond them",
+        n_ctx, setting_text(Setting::self_extend, h.self_extend.factor),
+        setting_text(Setting::self_extend_width, h.self_extend.neighbours), h.n_ctx_train, n_usable);
+    return;
+  }
+  log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them", n_ctx, n_usable);
 }
 
 // Refuses sparse reads where nothing would be read sparsely, and says that they lose something.
@@ -427,6 +436,21 @@ size_t Runtime::join_hidden(std::span<const BatchSlice> slices) {
   return hidden_.size();
 }
 
+// What SelfExtend makes of the positions.
+void Runtime::set_far_inputs(StepInputs& inputs) {
+  const SelfExtend& o = model_.hparams().self_extend;
+  const auto n = static_cast<size_t>(inputs.shape.n_tokens);
+  for (std::vector<int32_t>& list : far_) list.resize(std::max(list.size(), n));
+  for (size_t i = 0; i < n; ++i) {
+    far_[0][i] = static_cast<int32_t>(o.last_far(positions_[i]));
+    far_[1][i] = static_cast<int32_t>(o.query_group(positions_[i]));
+    far_[2][i] = static_cast<int32_t>(o.key_group(positions_[i]));
+  }
+  constexpr Input kInputs[] = {Input::far_positions, Input::grouped_queries, Input::grouped_keys};
+  for (size_t i = 0; i < far_.size(); ++i)
+    inputs.data[static_cast<size_t>(kInputs[i])] = std::span(far_[i]).first(n);
+}
+
 StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted) {
   StepInputs inputs;
   inputs.wanted = wanted;
@@ -449,6 +473,7 @@ StepLogits Runtime::run(std::span<const BatchSlice> slices, LogitsWanted wanted)
     const size_t n_floats = join_hidden(slices);
     set(Input::hidden, {reinterpret_cast<const int32_t*>(hidden_.data()), n_floats});
   }
+  if (model_.hparams().self_extend.on()) set_far_inputs(inputs);
   if (is_recurrent()) set(Input::states, std::span(states_).first(2 * slices.size()));
   int32_t hot_from = 0;
   if (hot_) {
@@ -558,6 +583,7 @@ void Runtime::write_state(int32_t slot, size_t layer, KvHalf half, const std::by
 ContextOptions planned_context(const Model& model, std::vector<Device*> devices,
                                const EngineOptions& options) {
   check_options(options);
+  check_self_extend(model.hparams().self_extend, options);
   const ContextOptions shape = held_to_batch(options.context, model, devices.size());
   const PlanRequest plan{model.architecture(), model.weights(),          devices, options.offload, shape,
                          options.rates,        model.may_leave_on_disk()};

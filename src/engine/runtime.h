@@ -8,6 +8,7 @@
 // sequences.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -135,6 +136,7 @@ class Runtime {
   void bring_spilled(std::span<const BatchSlice> slices);
   StepShape fill_inputs(std::span<const BatchSlice> slices);
   size_t join_hidden(std::span<const BatchSlice> slices);
+  void set_far_inputs(StepInputs& inputs);
 
   const Model& model_;
   std::vector<Device*> devices_;
@@ -152,9 +154,10 @@ class Runtime {
 
   // Step inputs, sized once.
   std::vector<int32_t> ids_, positions_, sequences_, slots_, outputs_, hot_slots_;
-  std::vector<int32_t> block_table_;  // [n_sequences, max_blocks]
-  std::vector<int32_t> states_;       // [n_sequences, 2]
-  std::vector<float> hidden_;         // [n_ubatch, n_embd], for an MTP layer
+  std::array<std::vector<int32_t>, 3> far_;  // of SelfExtend: far_positions, grouped_queries, grouped_keys
+  std::vector<int32_t> block_table_;         // [n_sequences, max_blocks]
+  std::vector<int32_t> states_;              // [n_sequences, 2]
+  std::vector<float> hidden_;                // [n_ubatch, n_embd], for an MTP layer
   std::vector<SequenceStep> sequence_steps_;
 };
 

@@ -32,13 +32,14 @@ int64_t head_dim_of(const KvConfig& config, size_t layer, KvHalf half) {
   return half == KvHalf::keys ? shape.head_dim_k : shape.head_dim_v;
 }
 
-int64_t n_head_of(const KvConfig& config, size_t layer) {
-  return kv_layer_shape(config, layer).n_head_kv;
+int64_t n_head_of(const KvConfig& config, size_t layer, KvHalf half) {
+  const KvLayer shape = kv_layer_shape(config, layer);
+  return half == KvHalf::keys ? shape.n_head_k() : shape.n_head_kv;
 }
 
 size_t row_set_bytes(const KvConfig& config, size_t layer, KvHalf half) {
   return row_bytes(dtype_of(config, layer, half), head_dim_of(config, layer, half)) *
-         static_cast<size_t>(n_head_of(config, layer));
+         static_cast<size_t>(n_head_of(config, layer, half));
 }
 
 // Of keys and values of each layer; empty if nothing is rotated.
@@ -103,7 +104,7 @@ void save_session(const Session& session, const std::string& path, std::string_v
     }
   };
   for_each_tensor([&](size_t layer, KvHalf half) {
-    const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer), n_rows(layer)};
+    const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer, half), n_rows(layer)};
     writer.add_tensor(tensor_name(layer, half), dtype_of(config, layer, half), dims);
   });
   std::vector<std::byte> rows;
@@ -203,10 +204,12 @@ void SessionFile::check_kind(const Session& session) const {
         path, printable(m.get<std::string>("session.model")), printable(model_name(session.model())));
   }
   if (m.get<std::string>("session.rotation") != rotation(session)) {
-    throw_error(ErrorCode::usage,
-                "{}: saved with positions encoded in another way: needed the same {} and {} options, and a "
-                "context ({}) on the same side of the one that the model was first trained with",
-                path, setting_text(Setting::rope), setting_text(Setting::yarn), setting_text(Setting::n_ctx));
+    throw_error(
+        ErrorCode::usage,
+        "{}: saved with positions encoded in another way: needed the same {}, {} and {} options, and a "
+        "context ({}) on the same side of the one that the model was first trained with",
+        path, setting_text(Setting::rope), setting_text(Setting::yarn), setting_text(Setting::self_extend),
+        setting_text(Setting::n_ctx));
   }
   const int64_t n_deferred = m.get_or<uint32_t>("session.n_deferred", 0);
   if (n_deferred != session.n_deferred()) {
@@ -225,7 +228,7 @@ void SessionFile::check_tensors(const Session& session) const {
       if (head_dim_of(config, layer, half) == 0) continue;
       const TensorInfo& t = file_.tensor(tensor_name(layer, half));
       file_.require_readable(t);
-      const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer),
+      const int64_t dims[] = {head_dim_of(config, layer, half), n_head_of(config, layer, half),
                               is_recurrent ? static_cast<int64_t>(states_.size()) : n_cached_, 1};
       if (std::equal(dims, dims + 4, t.dims)) continue;
       throw_error(ErrorCode::bad_file, "{}: tensor {}: found the shape {}, needed [{}, {}, {}]", file_.path(),

@@ -14,7 +14,8 @@
 //   session.tokens          i32 array
 //   session.n_exact         u32, only if cached keys were moved (engine/moved_keys.h): the tokens before them
 //   session.transcript      JSON of the caller, or ""
-//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys
+//   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; no .v where values are in the keys;
+//                           twice as many heads of keys with SelfExtend (graph/self_extend.h)
 //   session.states          i32 array, only with recurrent layers: how many tokens each saved state has seen; the
 //                           cache has as many tokens as the last one
 //   tensors cache.N.k, .v   [head_dim, n_head_kv, n_tokens] in the dtype of the cache; of a recurrent layer, F32:

@@ -13,14 +13,13 @@ namespace {
 constexpr size_t kAlignment = 256;
 
 size_t k_block_bytes(const KvLayer& l) {
-  return row_bytes(l.k_dtype, l.head_dim_k) * static_cast<size_t>(l.block_size * l.n_head_kv);
+  return row_bytes(l.k_dtype, l.head_dim_k) * static_cast<size_t>(l.block_size * l.n_head_k());
 }
 size_t v_block_bytes(const KvLayer& l) {
   return row_bytes(l.v_dtype, l.head_dim_v) * static_cast<size_t>(l.block_size * l.n_head_kv);
 }
-size_t open_block_bytes(const KvLayer& l, DType dtype, int64_t head_dim) {
-  return is_kivi(dtype) ? row_bytes(DType::F16, head_dim) * static_cast<size_t>(l.block_size * l.n_head_kv)
-                        : 0;
+size_t open_block_bytes(const KvLayer& l, DType dtype, int64_t n_head, int64_t head_dim) {
+  return is_kivi(dtype) ? row_bytes(DType::F16, head_dim) * static_cast<size_t>(l.block_size * n_head) : 0;
 }
 
 // What a slot holds, one after the other; of layers without a grouped dtype only the first two.
@@ -35,8 +34,8 @@ Pieces pieces_of(const KvLayer& l, size_t part) {
   switch (part) {
     case kKeys: return {k_block_bytes(l), l.n_blocks};
     case kValues: return {v_block_bytes(l), l.n_blocks};
-    case kOpenKeys: return {open_block_bytes(l, l.k_dtype, l.head_dim_k), l.n_open};
-    case kOpenValues: return {open_block_bytes(l, l.v_dtype, l.head_dim_v), l.n_open};
+    case kOpenKeys: return {open_block_bytes(l, l.k_dtype, l.n_head_k(), l.head_dim_k), l.n_open};
+    case kOpenValues: return {open_block_bytes(l, l.v_dtype, l.n_head_kv, l.head_dim_v), l.n_open};
     default: return {sizeof(int32_t), l.n_open > 0 ? l.n_blocks : 0};
   }
 }
@@ -75,8 +74,8 @@ size_t kv_block_bytes(const KvLayer& l) {
   return k_block_bytes(l) + v_block_bytes(l);
 }
 size_t kv_written_bytes(const KvLayer& l) {
-  const size_t k_open = open_block_bytes(l, l.k_dtype, l.head_dim_k),
-               v_open = open_block_bytes(l, l.v_dtype, l.head_dim_v);
+  const size_t k_open = open_block_bytes(l, l.k_dtype, l.n_head_k(), l.head_dim_k),
+               v_open = open_block_bytes(l, l.v_dtype, l.n_head_kv, l.head_dim_v);
   return (k_open > 0 ? k_open : k_block_bytes(l)) + (v_open > 0 ? v_open : v_block_bytes(l));
 }
 

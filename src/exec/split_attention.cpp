@@ -28,7 +28,8 @@ class Splitter {
       if (auto* write = std::get_if<KvWriteOp>(&node.op); write && home) {
         write->slots = input(Input::hot_slots, "hot_slots", 1, graph_.shape.max_tokens);
       }
-      if (home && std::holds_alternative<AttentionOp>(node.op)) {
+      if (const auto* attention = std::get_if<AttentionOp>(&node.op); home && attention) {
+        TANDEM_CHECK(!attention->gives_logarithms);  // plan/choices.h chooses no such home
         split(std::move(node), *home);
       } else {
         graph_.nodes.push_back(std::move(node));

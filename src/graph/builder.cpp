@@ -16,9 +16,9 @@ GraphBuilder::GraphBuilder(const ShapeClass& shape) {
 TensorId GraphBuilder::input(Input which) {
   TensorId& id = graph_.inputs[static_cast<size_t>(which)];
   if (id != kNoTensor) return id;
-  static constexpr const char* names[kInputCount] = {"ids",         "positions", "sequences",  "slots",
-                                                     "block_table", "outputs",   "hot_blocks", "hot_from",
-                                                     "hot_slots",   "states",    "hidden"};
+  static constexpr const char* names[kInputCount] = {
+      "ids",      "positions", "sequences", "slots",  "block_table",   "outputs",         "hot_blocks",
+      "hot_from", "hot_slots", "states",    "hidden", "far_positions", "grouped_queries", "grouped_keys"};
   Tensor t;
   t.name = names[static_cast<size_t>(which)];
   t.role = Role::input;
@@ -110,14 +110,15 @@ TensorId GraphBuilder::head_linear(TensorId x, const Weight* w) {
   return append(HeadLinearOp{x, weight(w)}, n_head * (w->n_rows + head_cols - w->n_cols), tensor(x).extent);
 }
 
-TensorId GraphBuilder::rope(TensorId x, const RopeParams& params, const Weight* freq_factors) {
+TensorId GraphBuilder::rope(TensorId x, const RopeParams& params, const Weight* freq_factors,
+                            Input positions) {
   TANDEM_CHECK(tensor(x).n_cols == params.n_head * params.head_dim && params.first >= 0 &&
                params.first + params.n_rot <= params.head_dim && params.n_rot % 2 == 0);
   TANDEM_CHECK(freq_factors == nullptr || freq_factors->n_cols == params.n_rot / 2);
   TANDEM_CHECK(params.temperature_scale == 0.0f ||
                (params.n_rot == params.head_dim && params.temperature_length >= 1));
-  return append(RopeOp{params, x, input(Input::positions), weight(freq_factors)}, tensor(x).n_cols,
-                Extent::tokens, x);
+  return append(RopeOp{params, x, input(positions), weight(freq_factors)}, tensor(x).n_cols, Extent::tokens,
+                x);
 }
 
 TensorId GraphBuilder::hadamard(TensorId x, int64_t width) {
@@ -131,7 +132,8 @@ void GraphBuilder::kv_write(TensorId k, TensorId v) {
   graph_.nodes.push_back(Node{KvWriteOp{k, v, input(Input::slots)}, kNoTensor, layer_});
 }
 
-TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, const Weight* sinks) {
+TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, const Weight* sinks,
+                                 Input positions) {
   TANDEM_CHECK(tensor(q).n_cols == params.n_head * params.head_dim_k &&
                params.n_head % params.n_head_kv == 0);
   TANDEM_CHECK(!params.values_in_keys || params.head_dim_v <= params.head_dim_k);
@@ -139,12 +141,12 @@ TensorId GraphBuilder::attention(TensorId q, const AttentionParams& params, cons
   const TensorId blocks = input(params.part == KvPart::hot ? Input::hot_blocks : Input::block_table);
   const AttentionOp op{params,
                        q,
-                       input(Input::positions),
+                       input(positions),
                        input(Input::sequences),
                        blocks,
                        weight(sinks),
                        whole ? kNoTensor : input(Input::hot_from)};
-  return append(op, op.n_head * (op.head_dim_v + (whole ? 0 : 1)), Extent::tokens);
+  return append(op, op.n_result_columns(), Extent::tokens);
 }
 
 TensorId GraphBuilder::latent_attention(TensorId q, const LatentAttentionParams& p, const Weight* k_up,

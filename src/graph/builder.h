@@ -38,10 +38,12 @@ class GraphBuilder {
   TensorId norm(TensorId x, const NormParams& params, const Weight* weight, const Weight* bias = nullptr);
   TensorId linear(TensorId x, const Weight* w, const Weight* bias = nullptr, TensorId residual = kNoTensor);
   TensorId head_linear(TensorId x, const Weight* w);  // w has a matrix for each head
-  TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr);
+  TensorId rope(TensorId x, const RopeParams& params, const Weight* freq_factors = nullptr,
+                Input positions = Input::positions);
   TensorId hadamard(TensorId x, int64_t width);  // width 0: x as it is
   void kv_write(TensorId k, TensorId v);         // v kNoTensor: values are in the keys
-  TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr);
+  TensorId attention(TensorId q, const AttentionParams& params, const Weight* sinks = nullptr,
+                     Input positions = Input::positions);
   TensorId latent_attention(TensorId q, const LatentAttentionParams& params, const Weight* k_up,
                             const Weight* v_up);
   TensorId merge(TensorId a, TensorId b, const MergeParams& params);

@@ -116,7 +116,7 @@ struct HadamardOp {
 // kv_write: writes k and v to the cache of the node's layer, converted to the cache's dtypes. No output.
 // Without v where values are in the keys (AttentionParams).
 struct KvWriteOp {
-  TensorId k = kNoTensor;      // [n, Hkv * hd_k]
+  TensorId k = kNoTensor;      // [n, key sets * Hkv * hd_k], set after set
   TensorId v = kNoTensor;      // [n, Hkv * hd_v]?
   TensorId slots = kNoTensor;  // [n]
 
@@ -148,6 +148,10 @@ enum class KvPart : uint8_t { whole, cold, hot };
 //   the first kSparseFirst positions and the newest();
 //   with alpha, the sum of w_p over these, y = alpha * attention + (1 - alpha) * mean of the values of all whole blocks.
 // A token that would leave nothing out attends as without `sparse`.
+//
+// The keys of a layer may be cached more than once, each time with another rotation (KvLayer::n_key_sets); key_set says
+// which are read. With gives_logarithms, the result over the whole cache is as that of a part, and a token whose position is
+// negative sees nothing.
 inline constexpr int64_t kSparseFirst = 4;
 struct SparseReads {
   int64_t n_components = 0, n_positions = 0;
@@ -164,6 +168,12 @@ struct AttentionParams {
   KvPart part = KvPart::whole;
   bool values_in_keys = false;
   SparseReads sparse = {};
+  int64_t key_set = 0;
+  bool gives_logarithms = false;
+
+  // Whether logarithms follow the heads in the result.
+  bool has_logarithms() const { return part != KvPart::whole || gives_logarithms; }
+  int64_t n_result_columns() const { return n_head * (head_dim_v + (has_logarithms() ? 1 : 0)); }
 };
 struct AttentionOp : AttentionParams {
   TensorId q = kNoTensor;            // [n, H * hd_k]
@@ -450,8 +460,8 @@ struct TopKOp {
   static auto inputs(auto& op) { return std::tie(op.x); }
 };
 
-// merge: -> y[n, H * hd_v], attention over both parts of a cache. For each head it is the mean of the
-// parts' results, weighted by e^logarithm (arXiv:2205.14135, merging of blocks).
+// merge: -> y[n, H * hd_v], attention over both parts of a cache, or over two sets of positions. For each head it is the mean of the
+// two results, weighted by e^logarithm (arXiv:2205.14135, merging of blocks).
 struct MergeParams {
   int64_t n_head = 0, head_dim_v = 0;
 };

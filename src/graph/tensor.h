@@ -44,8 +44,12 @@ enum class Input : uint8_t {
   hot_slots,   // [n_tokens] hot cache slot of each token's k and v
   states,      // [n_sequences, 2] of recurrent layers: the state slots that a step reads and writes
   hidden,      // [n_tokens, n_embd] F32, of an MTP layer: what the model made of the token before each one
+  // For SelfExtend (graph/self_extend.h), of each token:
+  far_positions,    // [n_tokens] the last position that it sees by groups; negative: none
+  grouped_queries,  // [n_tokens] the position of its query among groups
+  grouped_keys,     // [n_tokens] the position of its key among groups
 };
-inline constexpr int kInputCount = 11;
+inline constexpr int kInputCount = 14;
 
 using TensorId = int32_t;
 inline constexpr TensorId kNoTensor = -1;

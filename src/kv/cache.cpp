@@ -18,28 +18,26 @@ int64_t block_count(const KvConfig& config) {
   return ceil_div(config.n_ctx, config.block_size);
 }
 
-size_t pool_bytes(const KvLayer& layer, DType dtype, int64_t head_dim) {
-  return row_bytes(dtype, head_dim) *
-         static_cast<size_t>(layer.n_blocks * layer.block_size * layer.n_head_kv);
+size_t pool_bytes(const KvLayer& layer, DType dtype, int64_t n_head, int64_t head_dim) {
+  return row_bytes(dtype, head_dim) * static_cast<size_t>(layer.n_blocks * layer.block_size * n_head);
 }
 size_t k_bytes(const KvLayer& layer) {
-  return pool_bytes(layer, layer.k_dtype, layer.head_dim_k);
+  return pool_bytes(layer, layer.k_dtype, layer.n_head_k(), layer.head_dim_k);
 }
 size_t v_bytes(const KvLayer& layer) {
-  return pool_bytes(layer, layer.v_dtype, layer.head_dim_v);
+  return pool_bytes(layer, layer.v_dtype, layer.n_head_kv, layer.head_dim_v);
 }
 
 // Of the F16 rows of open blocks.
-size_t open_bytes(const KvLayer& layer, DType dtype, int64_t head_dim) {
+size_t open_bytes(const KvLayer& layer, DType dtype, int64_t n_head, int64_t head_dim) {
   if (!is_kivi(dtype)) return 0;
-  return row_bytes(DType::F16, head_dim) *
-         static_cast<size_t>(layer.n_open * layer.block_size * layer.n_head_kv);
+  return row_bytes(DType::F16, head_dim) * static_cast<size_t>(layer.n_open * layer.block_size * n_head);
 }
 size_t k_open_bytes(const KvLayer& layer) {
-  return open_bytes(layer, layer.k_dtype, layer.head_dim_k);
+  return open_bytes(layer, layer.k_dtype, layer.n_head_k(), layer.head_dim_k);
 }
 size_t v_open_bytes(const KvLayer& layer) {
-  return open_bytes(layer, layer.v_dtype, layer.head_dim_v);
+  return open_bytes(layer, layer.v_dtype, layer.n_head_kv, layer.head_dim_v);
 }
 
 void check_dtype(DType dtype, int64_t head_dim, const char* which) {
@@ -142,6 +140,7 @@ KvLayer kv_layer_shape(const KvConfig& config, size_t layer, int64_t n_blocks) {
   const KvFormat format = config.format(layer);
   KvLayer made{nullptr,          nullptr,          format.k,          format.v, shape.n_head_kv,
                shape.head_dim_k, shape.head_dim_v, config.block_size, n_blocks};
+  made.n_key_sets = shape.n_key_sets;
   if (format.is_grouped())
     made.n_open = std::min(config.n_open_blocks, block_count(config));  // in a hot cache too
   return made;

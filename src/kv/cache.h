@@ -30,7 +30,8 @@ struct KvShape {
   bool is_shared = false;  // later layers read it, too
   // A recurrent layer of another stage (model/stage.h): no memory here, but sequences count its states.
   bool has_states_elsewhere = false;
-  int64_t window = 0;  // positions that attention sees; 0: all
+  int64_t window = 0;      // positions that attention sees; 0: all
+  int64_t n_key_sets = 1;  // times that each key is cached, each with another rotation (graph/self_extend.h)
 
   bool has_rows() const { return head_dim_k > 0; }
   // Rows of keys and of values; those of latent attention are neither.

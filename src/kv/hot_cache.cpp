@@ -18,7 +18,7 @@ struct BlockAt {
     const DType dtype = keys ? layer.k_dtype : layer.v_dtype;
     const bool open = is_kivi(dtype) && place >= 0;
     n_bytes = row_bytes(open ? DType::F16 : dtype, keys ? layer.head_dim_k : layer.head_dim_v) *
-              static_cast<size_t>(layer.n_head_kv * layer.block_size);
+              static_cast<size_t>((keys ? layer.n_head_k() : layer.n_head_kv) * layer.block_size);
     const DevicePtr pool = open ? (keys ? layer.k_open : layer.v_open) : (keys ? layer.k : layer.v);
     address = pool + static_cast<size_t>(open ? place : block) * n_bytes;
   }

@@ -21,7 +21,7 @@ struct BlockLayout {
       : pool(half == KvHalf::keys ? layer.k : layer.v),
         n_row(half == KvHalf::keys ? row_bytes(layer.k_dtype, layer.head_dim_k)
                                    : row_bytes(layer.v_dtype, layer.head_dim_v)),
-        n_head(static_cast<size_t>(layer.n_head_kv)),
+        n_head(static_cast<size_t>(half == KvHalf::keys ? layer.n_head_k() : layer.n_head_kv)),
         block_size(static_cast<size_t>(layer.block_size)) {}
 
   size_t n_block() const { return n_row * n_head * block_size; }
@@ -100,6 +100,7 @@ struct GroupedHalf {
       : layer(l),
         are_keys(half == KvHalf::keys),
         dtype(are_keys ? l.k_dtype : l.v_dtype),
+        n_head(are_keys ? l.n_head_k() : l.n_head_kv),
         head_dim(are_keys ? l.head_dim_k : l.head_dim_v),
         n_row(row_bytes(DType::F16, head_dim)),
         floats(static_cast<size_t>(kKiviGroup * head_dim)) {}
@@ -111,7 +112,7 @@ struct GroupedHalf {
   }
   // Makes room for a block in `staging` and returns where it is on the device.
   DevicePtr stage(int32_t block) {
-    staging.resize(head_bytes(block) * static_cast<size_t>(layer.n_head_kv));
+    staging.resize(head_bytes(block) * static_cast<size_t>(n_head));
     const auto at = static_cast<size_t>(is_open(block) ? layer.open_of[block] : block);
     const DevicePtr open = are_keys ? layer.k_open : layer.v_open, pool = are_keys ? layer.k : layer.v;
     return (is_open(block) ? open : pool) + at * staging.size();
@@ -125,13 +126,13 @@ struct GroupedHalf {
   void for_each_group(std::span<const int32_t> blocks, int64_t n_tokens, Rows* rows, Fn&& fn) const {
     TANDEM_CHECK(static_cast<int64_t>(blocks.size()) * kKiviGroup >= n_tokens);
     for (int64_t first = 0; first < n_tokens; first += kKiviGroup) {
-      fn(blocks[static_cast<size_t>(first / kKiviGroup)],
-         rows + static_cast<size_t>(first * layer.n_head_kv) * n_row, std::min(kKiviGroup, n_tokens - first));
+      fn(blocks[static_cast<size_t>(first / kKiviGroup)], rows + static_cast<size_t>(first * n_head) * n_row,
+         std::min(kKiviGroup, n_tokens - first));
     }
   }
   // Of a token and head, in the rows of a block.
   size_t row_at(int64_t token, int64_t head) const {
-    return static_cast<size_t>(token * layer.n_head_kv + head) * n_row;
+    return static_cast<size_t>(token * n_head + head) * n_row;
   }
 
   void read(Device& device, std::span<const int32_t> blocks, int64_t n_tokens, std::byte* rows) {
@@ -139,7 +140,7 @@ struct GroupedHalf {
       const DevicePtr from = stage(block);
       device.copy_out(staging.data(), from, staging.size());
       device.wait(device.record());
-      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+      for (int64_t head = 0; head < n_head; ++head) {
         const std::byte* group = staged(block, head);
         if (!is_open(block) && are_keys) dequantize_key_group(dtype, group, 0, n, floats.data(), head_dim);
         if (!is_open(block) && !are_keys) dequantize_row(dtype, group, floats.data(), n * head_dim);
@@ -160,7 +161,7 @@ struct GroupedHalf {
     for_each_group(blocks, n_tokens, rows, [&](int32_t block, const std::byte* from, int64_t n) {
       TANDEM_CHECK(is_open(block) || n == kKiviGroup);
       const DevicePtr to = stage(block);
-      for (int64_t head = 0; head < layer.n_head_kv; ++head) {
+      for (int64_t head = 0; head < n_head; ++head) {
         std::byte* group = staged(block, head);
         for (int64_t i = 0; i < n; ++i) {
           const std::byte* row = from + row_at(i, head);
@@ -181,7 +182,7 @@ struct GroupedHalf {
   const KvLayer& layer;
   bool are_keys;
   DType dtype;
-  int64_t head_dim;
+  int64_t n_head, head_dim;
   size_t n_row;
   std::vector<float> floats;  // [kKiviGroup, head_dim]
   std::vector<std::byte> staging;
@@ -196,7 +197,7 @@ bool is_grouped(const KvLayer& layer, KvHalf half) {
 size_t kv_token_bytes(const KvLayer& layer, KvHalf half) {
   if (is_grouped(layer, half)) {
     const GroupedHalf grouped(layer, half);
-    return grouped.n_row * static_cast<size_t>(layer.n_head_kv);
+    return grouped.n_row * static_cast<size_t>(grouped.n_head);
   }
   const BlockLayout layout(layer, half);
   return layout.n_row * layout.n_head;

@@ -1,13 +1,51 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "graph/latent_form.h"
 
 namespace tandem {
 namespace {
+
+// Whether SelfExtend changes a layer: not one whose window no distance exceeds, nor one without positions.
+bool may_extend(const AttentionLayer& a) {
+  return a.q.w && a.rotates && a.params.window == 0 && a.latent.v_up == nullptr;
+}
+
+// Throws Error(usage) if a model cannot be extended, or not with these numbers.
+void check_can_extend(const DecoderSpec& spec) {
+  const SelfExtend& o = spec.hparams.self_extend;
+  if (!o.on()) return;
+  const auto refuse = [&](const std::string& why) {
+    throw_error(ErrorCode::usage, "{}: {}", setting_text(Setting::self_extend, o.factor), why);
+  };
+  bool any = false;
+  for (const DecoderLayer& l : spec.layers) {
+    const AttentionLayer& a = l.attention;
+    if (l.delta_net || l.short_conv || l.mamba2 || !a.q.w) continue;
+    if (a.latent.v_up) refuse("the rows of latent attention are cached once, with one rotation");
+    if (!may_extend(a)) continue;
+    any = true;
+    if (a.rope.temperature_scale != 0.0f)
+      refuse("this model scales its queries by their positions, and has its own way to long texts");
+    TANDEM_CHECK(!a.params.values_in_keys);
+  }
+  if (!any) {
+    refuse(
+        "no layer of this model attends to all positions with rotated keys; it has windows, states or no "
+        "positions");
+  }
+  if (o.neighbours >= spec.hparams.n_ctx_train) {
+    throw_error(
+        ErrorCode::usage,
+        "{}: needed less than the {} tokens that the model was trained with, or groups begin beyond them",
+        setting_text(Setting::self_extend_width, o.neighbours), spec.hparams.n_ctx_train);
+  }
+}
 
 // Builds one graph. x is the residual stream [n, n_embd], which every branch reads and adds to.
 class DecoderGraph {
@@ -80,11 +118,11 @@ class DecoderGraph {
     return g_.linear(x, l.w, l.bias, residual);
   }
 
-  TensorId rotate(TensorId x, const AttentionLayer& a, int64_t n_head) {
+  TensorId rotate(TensorId x, const AttentionLayer& a, int64_t n_head, Input positions = Input::positions) {
     if (!a.rotates) return x;
     RopeParams rope = a.rope;
     rope.n_head = n_head;
-    return g_.rope(x, rope, a.has_rope_factors ? rope_factors_ : nullptr);
+    return g_.rope(x, rope, a.has_rope_factors ? rope_factors_ : nullptr, positions);
   }
 
   TensorId norm_and_rotate(TensorId x, const AttentionLayer& a, const Weight* w, int64_t n_head) {
@@ -133,18 +171,63 @@ class DecoderGraph {
       gate = g_.columns(q, {hd_k + hd_v, hd_k, hd_v});
       q = g_.columns(q, {hd_k + hd_v, 0, hd_k});
     }
+    const KvRotation rotation = shape_.kv_rotation(a.cache_of.value_or(g_.layer()));
+    TensorId y = extends(a) ? extended(q, k, v, a, rotation) : plain(q, k, v, a, rotation);
+    y = g_.hadamard(y, rotation.values);
+    return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
+  }
+
+  // -> [n, n_head * head_dim_v]. Without k and v, the layer reads another's cache.
+  TensorId plain(TensorId q, TensorId k, TensorId v, const AttentionLayer& a, const KvRotation& rotation) {
     const int layer = g_.layer();
-    const KvRotation rotation = shape_.kv_rotation(a.cache_of.value_or(layer));
     q = g_.hadamard(norm_and_rotate(q, a, a.q_norm, a.params.n_head), rotation.keys);
     if (a.cache_of) g_.set_layer(*a.cache_of);
     if (!a.cache_of) write_cache(k, v, a, rotation);
     AttentionParams params = a.params;
     if (params.window == 0 && !params.values_in_keys) params.sparse = shape_.sparse;
-    TensorId y = g_.attention(q, params, a.sinks);  // [n, n_head * head_dim_v]
+    const TensorId y = g_.attention(q, params, a.sinks);
     g_.set_layer(layer);
-    y = g_.hadamard(y, rotation.values);
-    return a.gated ? g_.gate(y, gate, GateKind::sigmoid) : y;
+    return y;
   }
+
+  // The same by SelfExtend: the neighbours by their positions, what is before them by its groups'.
+  TensorId extended(TensorId q, TensorId k, TensorId v, const AttentionLayer& a, const KvRotation& rotation) {
+    const int layer = g_.layer();
+    const std::array<TensorId, 2> queries =
+        rotated_twice(q, a, a.q_norm, a.params.n_head, Input::grouped_queries, rotation);
+    if (a.cache_of) {
+      g_.set_layer(*a.cache_of);
+    } else {
+      const std::array<TensorId, 2> keys =
+          rotated_twice(k, a, a.k_norm, a.params.n_head_kv, Input::grouped_keys, rotation);
+      g_.kv_write(g_.join(keys[0], keys[1]), g_.hadamard(norm(v, a.v_norm), rotation.values));
+    }
+    AttentionParams near = a.params;
+    near.gives_logarithms = true;
+    AttentionParams far = near;
+    near.window = spec_.hparams.self_extend.neighbours;
+    far.key_set = 1;
+    const TensorId y_near = g_.attention(queries[0], near, a.sinks);
+    const TensorId y_far = g_.attention(queries[1], far, nullptr, Input::far_positions);
+    g_.set_layer(layer);
+    return g_.merge(y_near, y_far, {a.params.n_head, a.params.head_dim_v});
+  }
+
+  // Queries or keys rotated by the positions of tokens, and by those of their groups.
+  std::array<TensorId, 2> rotated_twice(TensorId x, const AttentionLayer& a, const Weight* w, int64_t n_head,
+                                        Input groups, const KvRotation& rotation) {
+    if (!a.rotates_first) x = norm(x, w);
+    const int64_t head_dim = a.params.head_dim_k;
+    std::array<TensorId, 2> both = {x, g_.columns(x, {head_dim, 0, head_dim})};  // rotations are in place
+    for (size_t i = 0; i < 2; ++i) {
+      both[i] = rotate(both[i], a, n_head, i == 0 ? Input::positions : groups);
+      if (a.rotates_first) both[i] = norm(both[i], w);
+      both[i] = g_.hadamard(both[i], rotation.keys);
+    }
+    return both;
+  }
+
+  bool extends(const AttentionLayer& a) const { return spec_.hparams.self_extend.on() && may_extend(a); }
 
   void write_cache(TensorId k, TensorId v, const AttentionLayer& a, const KvRotation& rotation) {
     AttentionLayer keys = a;
@@ -319,8 +402,13 @@ class DecoderGraph {
 class Decoder final : public Architecture {
  public:
   explicit Decoder(DecoderSpec spec) : spec_(std::move(spec)) {
+    // An MTP layer goes with its model.
+    const bool any =
+        std::ranges::any_of(spec_.layers, [](const DecoderLayer& l) { return may_extend(l.attention); });
+    if (spec_.join_hidden.proj && !any) spec_.hparams.self_extend = {};
     hparams_ = spec_.hparams;
     TANDEM_CHECK(static_cast<int64_t>(spec_.layers.size()) == hparams_.n_layer);
+    check_can_extend(spec_);
   }
 
   KvShape kv_shape(int layer) const override {
@@ -338,6 +426,7 @@ class Decoder final : public Architecture {
     const AttentionParams& params = l.attention.params;
     KvShape shape{params.n_head_kv, params.head_dim_k, params.values_in_keys ? 0 : params.head_dim_v};
     shape.window = params.window;
+    if (hparams_.self_extend.on() && may_extend(l.attention)) shape.n_key_sets = 2;
     shape.is_shared = std::ranges::any_of(
         spec_.layers, [&](const DecoderLayer& other) { return other.attention.cache_of == layer; });
     return shape;

@@ -19,7 +19,10 @@ DecoderReader::DecoderReader(const ModelSource& source, const std::string& archi
       hparams_(transformer("attention.layer_norm_rms_epsilon", kinds)),
       rope_(HparamReader::rope(hparams_, style, source.rope)),
       has_part_(source.part == ModelPart::main),
-      n_ff_dense_(hparams_.n_ff) {}
+      n_ff_dense_(hparams_.n_ff) {
+  check_self_extend(source.rope.self_extend);
+  hparams_.self_extend = source.rope.self_extend;
+}
 
 DecoderSpec DecoderReader::begin(const std::string& output_norm) {
   DecoderSpec spec;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace tandem {
 namespace {
@@ -151,6 +152,23 @@ Hparams HparamReader::transformer(std::string_view eps_key, LayerKinds kinds) co
   const float other = has_other ? number(kOtherName, 0.0f, 1.0f) : 0.0f;
   h.norm_eps = has_other && !metadata_.has(key(eps_key)) ? other : number(eps_key, 0.0f, 1.0f);
   return h;
+}
+
+void check_self_extend(const SelfExtend& o) {
+  const std::string width = setting_text(Setting::self_extend_width, o.neighbours);
+  if (o.factor < 1)
+    throw_error(ErrorCode::usage, "{}: needed 1 (off) or more", setting_text(Setting::self_extend, o.factor));
+  if (!o.on()) return;
+  if (o.factor > kMaxSelfExtend) {
+    throw_error(ErrorCode::usage, "{}: needed at most {}", setting_text(Setting::self_extend, o.factor),
+                kMaxSelfExtend);
+  }
+  if (o.neighbours < 1 || o.neighbours > INT32_MAX)
+    throw_error(ErrorCode::usage, "{}: needed at least 1", width);
+  if (o.neighbours % o.factor != 0) {
+    throw_error(ErrorCode::usage, "{}: needed a multiple of {}, which is {}", width,
+                setting_text(Setting::self_extend), o.factor);
+  }
 }
 
 RopeScaling HparamReader::rope_scaling() const {

@@ -9,6 +9,7 @@
 
 #include "gguf/metadata.h"
 #include "graph/ops.h"
+#include "graph/self_extend.h"
 
 namespace tandem {
 
@@ -24,6 +25,10 @@ struct Hparams {
   int64_t n_ff = 0;                         // in a mixture: of each expert; the widest if layers differ
   int64_t n_expert = 0, n_expert_used = 0;  // 0: dense
   float norm_eps = 0.0f;
+  SelfExtend self_extend;  // by the user's choice
+
+  // Tokens of the longest text that the model is good for.
+  int64_t n_ctx_usable() const { return self_extend.longest(n_ctx_train); }
 };
 
 inline constexpr int64_t kMaxDimension = 1 << 24;  // far above any model; products of two fit in 64 bits
@@ -45,7 +50,14 @@ struct RopeOverrides {
   std::optional<float> freq_base, freq_scale;
   std::optional<int64_t> n_ctx_orig;
   std::optional<float> ext_factor, attn_factor, beta_fast, beta_slow;
+  SelfExtend self_extend;
+
+  bool scales() const { return scaling || scale || freq_base || freq_scale; }
+  bool sets_yarn() const { return n_ctx_orig || ext_factor || attn_factor || beta_fast || beta_slow; }
 };
+
+// Throws Error(usage) for numbers that make no sense.
+void check_self_extend(const SelfExtend& o);
 
 // Typed access to "ARCH.key" with the checks that every architecture needs. All functions throw
 // Error(bad_file) with the key.

@@ -138,7 +138,7 @@ std::vector<LayerLoad> layer_loads(const Architecture& whole) {
   for (int i = 0; i < n_layer; ++i) {
     const KvShape kv = whole.kv_shape(i);
     loads[static_cast<size_t>(i)].kv_bytes =
-        2.0 * static_cast<double>(kv.n_head_kv * (kv.head_dim_k + kv.head_dim_v));
+        2.0 * static_cast<double>(kv.n_head_kv * (kv.n_key_sets * kv.head_dim_k + kv.head_dim_v));
   }
   return loads;
 }

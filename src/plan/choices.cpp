@@ -56,8 +56,9 @@ std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split)
     caches = {CacheBesideLayers{}, CacheOnHost{}};
     if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
-      if (!(r.graphs.front()->shape.max_sequences > 1) && !is_divided)
-        caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
+      const bool may_split = r.graphs.front()->shape.max_sequences == 1 && !is_divided &&
+                             !r.architecture.hparams().self_extend.on();
+      if (may_split) caches.push_back(SplitCache{std::max<int64_t>(1, r.kv.n_ctx / parts)});
     }
   }
   std::vector<int64_t> moe{said.n_cpu_moe};
@@ -91,7 +92,8 @@ bool may_divide_layers(const FitRequest& r) {
   const OffloadOptions& f = r.options;
   const bool contradicts = f.kv_split || f.kv_prefetched || f.gpu_rows.value_or(1) < 1 ||
                            f.expert_cache.value_or(0) > 0 || f.disk == Toggle::on ||
-                           r.graphs.front()->shape.sparse.on() || r.kv.stays_on_host();
+                           r.graphs.front()->shape.sparse.on() || r.kv.stays_on_host() ||
+                           r.architecture.hparams().self_extend.on();
   return !contradicts && std::ranges::all_of(f.tensor_overrides, [&](const auto& override) {
     return override.second == r.devices[0]->info().name;
   });

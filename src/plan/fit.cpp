@@ -346,7 +346,7 @@ std::string advice(const FitRequest& r, const OffloadChoice& choice) {
     return fits(other, fit_with(other, choice));
   };
   KvConfig kv = r.kv;
-  const int64_t n_trained = r.architecture.hparams().n_ctx_train * r.graphs.front()->shape.max_sequences;
+  const int64_t n_trained = r.architecture.hparams().n_ctx_usable() * r.graphs.front()->shape.max_sequences;
   if (const int64_t context = largest_context_with(r.kv, n_trained, fits_with_kv))
     ways.push_back(setting_text(Setting::n_ctx, context));
   // The advice is for all layers, so not where the user chose for some.

@@ -106,7 +106,7 @@ KvRotation rotation_of(const KvShape& shape, const KvFormat& format, Toggle rota
 }
 
 bool can_be_indexed(const KvShape& shape) {
-  return shape.has_heads() && shape.window == 0;
+  return shape.has_heads() && shape.window == 0 && shape.n_key_sets == 1;
 }
 
 // Marks the layers that sparse reads have an index for.

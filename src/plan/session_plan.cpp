@@ -200,7 +200,7 @@ std::vector<ContextOptions> open_shapes(const PlanRequest& r) {
 }
 
 int64_t trained_context(const PlanRequest& r) {
-  return r.architecture.hparams().n_ctx_train * std::max<int64_t>(r.shape.n_sequences, 1);
+  return r.architecture.hparams().n_ctx_usable() * std::max<int64_t>(r.shape.n_sequences, 1);
 }
 
 FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
@@ -210,7 +210,7 @@ FitRequest fit_request(const PlanRequest& r, const SessionGraphs& graphs,
 
 ContextOptions checked_shape(const Architecture& architecture, ContextOptions shape) {
   if (shape.is_automatic() && shape.max_ctx > 0) shape.n_ctx = shape.max_ctx;
-  if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_train;
+  if (shape.n_ctx <= 0) shape.n_ctx = architecture.hparams().n_ctx_usable();
   if (shape.n_ubatch <= 0) shape.n_ubatch = std::min(kUsualUbatch, std::max<int64_t>(shape.n_batch, 1));
   shape.n_ubatch = std::clamp<int64_t>(shape.n_ubatch, 1, shape.n_ctx);
   if (shape.n_ctx_sequence <= 0 || shape.n_ctx_sequence > shape.n_ctx) shape.n_ctx_sequence = shape.n_ctx;

@@ -109,6 +109,8 @@ static void null_everywhere(void) {
 static void settings(void) {
   static const char* const ints[] = {"mmap",
                                      "mlock",
+                                     "self_extend",
+                                     "self_extend_width",
                                      "n_ctx",
                                      "n_ubatch",
                                      "n_state_checkpoints",

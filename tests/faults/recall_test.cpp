@@ -17,9 +17,10 @@ class Recall : public test::SplitRig {
  protected:
   void SetUp() override { model_ = load_scaled({}); }
 
-  std::unique_ptr<Model> load_scaled(const RopeOverrides& rope) {
+  std::unique_ptr<Model> load_scaled(const RopeOverrides& rope,
+                                     test::Distance distance = test::Distance::ignored) {
     const std::string path = directory_.path("recall.gguf");
-    test::recall_model(512).write(path);
+    test::recall_model(512, distance).write(path);
     return Model::load(ModelOptions{.path = path, .rope = rope});
   }
 
@@ -141,6 +142,27 @@ TEST_F(Recall, ScaledPositions) {
   };
   EXPECT_GE(scaled(RopeScaling::yarn), 0.99);
   EXPECT_LT(scaled(RopeScaling::linear), 0.5);
+}
+
+// A model that does not know distances beyond 512 tokens. SelfExtend brings what is far within them, and leaves the neighbours, by
+// which the first layer tells tokens apart, where they are.
+TEST_F(Recall, SelfExtend) {
+  const auto with = [&](const char* name, int64_t n, const RopeOverrides& rope) {
+    const auto model = load_scaled(rope, test::Distance::trained);
+    const double share = recalled(*model, {host_.get()}, options(n));
+    print(std::to_string(n) + " tokens, " + name, share);
+    test::SimDevice sim({});
+    EngineOptions o = options(n);
+    o.offload.n_gpu_layers = 3;
+    EXPECT_NEAR(recalled(*model, {host_.get(), &sim}, o), share, 0.01) << "on another device";
+    return share;
+  };
+  RopeOverrides extended;
+  extended.self_extend = {8, 64};
+  EXPECT_EQ(with("neither", 512, {}), 1);
+  EXPECT_LT(with("neither", 2048, {}), 0.6);
+  EXPECT_GE(with("SelfExtend 8, 64", 512, extended), 0.99);
+  EXPECT_GE(with("SelfExtend 8, 64", 2048, extended), 0.99);
 }
 
 }  // namespace

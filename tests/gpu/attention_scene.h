@@ -21,6 +21,8 @@ struct AttentionCase {
   std::vector<int64_t> lengths{40};   // cached positions of each sequence
   std::vector<int64_t> n_queries{1};  // queries at the end of each sequence
   std::vector<int64_t> hot_from;      // first position of each sequence's hot cache
+  int64_t n_key_sets = 1;
+  int64_t lag = 0;  // far_positions are so far before the tokens'
 
   int64_t n_tokens() const {
     int64_t n = 0;
@@ -29,6 +31,7 @@ struct AttentionCase {
   }
   bool is_grouped() const { return is_kivi(k_dtype) || is_kivi(v_dtype); }
   bool all_f32() const { return k_dtype == DType::F32 && (values_in_keys || v_dtype == DType::F32); }
+  int64_t n_heads(bool of_keys) const { return of_keys ? n_head_kv * n_key_sets : n_head_kv; }  // cached
   int64_t cached_values() const { return values_in_keys ? 0 : head_dim_v; }  // columns of the value pool
 
   ShapeClass shape() const {
@@ -75,16 +78,17 @@ class AttentionScene {
         blocks_(static_cast<size_t>(shape_.max_sequences * shape_.max_blocks)) {
     for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = static_cast<int32_t>(i);
     random_.shuffle(blocks_);
-    const auto rows = blocks_.size() * static_cast<size_t>(c.block_size * c.n_head_kv);
+    const auto rows = [&](size_t n_blocks, bool of_keys) {
+      return n_blocks * static_cast<size_t>(c.block_size * c.n_heads(of_keys));
+    };
     const auto pool = [](size_t n, DType dtype, int64_t head_dim) {
       return std::vector<std::byte>(n * row_bytes(dtype, head_dim), std::byte{0xff});
     };
-    bytes_.k = pool(rows, c.k_dtype, c.head_dim_k);
-    bytes_.v = pool(rows, c.v_dtype, c.cached_values());
+    bytes_.k = pool(rows(blocks_.size(), true), c.k_dtype, c.head_dim_k);
+    bytes_.v = pool(rows(blocks_.size(), false), c.v_dtype, c.cached_values());
     if (c.is_grouped()) choose_open();
-    const size_t open_rows = n_open_ * static_cast<size_t>(c.block_size * c.n_head_kv);
-    if (is_kivi(c.k_dtype)) bytes_.k_open = pool(open_rows, DType::F16, c.head_dim_k);
-    if (is_kivi(c.v_dtype)) bytes_.v_open = pool(open_rows, DType::F16, c.head_dim_v);
+    if (is_kivi(c.k_dtype)) bytes_.k_open = pool(rows(n_open_, true), DType::F16, c.head_dim_k);
+    if (is_kivi(c.v_dtype)) bytes_.v_open = pool(rows(n_open_, false), DType::F16, c.head_dim_v);
     fill(part);
   }
 
@@ -98,10 +102,14 @@ class AttentionScene {
                   case_.cached_values(),
                   case_.block_size,
                   static_cast<int64_t>(blocks_.size())};
+    layer.n_key_sets = case_.n_key_sets;
     layer.n_open = static_cast<int64_t>(n_open_);
     if (case_.is_grouped()) layer.open_of = open_of_.data();
     op.set_cache(layer, bytes_);
     op.set_input(Input::positions, positions_);
+    std::vector<int32_t> far = positions_;
+    for (int32_t& p : far) p -= static_cast<int32_t>(case_.lag);
+    op.set_input(Input::far_positions, far);
     op.set_input(Input::sequences, sequences_);
     op.set_input(Input::block_table, blocks_);
     if (!case_.hot_from.empty()) give_parts(op);
@@ -111,7 +119,7 @@ class AttentionScene {
   int64_t position(size_t token) const { return positions_[token]; }
   size_t sequence(size_t token) const { return static_cast<size_t>(sequences_[token]); }
   std::vector<float> key(size_t sequence, int64_t position, int64_t head) const {
-    return read(case_.k_dtype, case_.head_dim_k, row(sequence, position, head), bytes_.k);
+    return read(case_.k_dtype, case_.head_dim_k, row(sequence, position, head, true), bytes_.k);
   }
   std::vector<float> value(size_t sequence, int64_t position, int64_t head) const {
     if (case_.values_in_keys) {
@@ -119,12 +127,12 @@ class AttentionScene {
       x.resize(static_cast<size_t>(case_.head_dim_v));
       return x;
     }
-    return read(case_.v_dtype, case_.head_dim_v, row(sequence, position, head), bytes_.v);
+    return read(case_.v_dtype, case_.head_dim_v, row(sequence, position, head, false), bytes_.v);
   }
 
  private:
-  int64_t row(size_t sequence, int64_t position, int64_t head) const {
-    return (block_of(sequence, position) * case_.n_head_kv + head) * case_.block_size +
+  int64_t row(size_t sequence, int64_t position, int64_t head, bool of_keys) const {
+    return (block_of(sequence, position) * case_.n_heads(of_keys) + head) * case_.block_size +
            position % case_.block_size;
   }
 
@@ -153,9 +161,9 @@ class AttentionScene {
   void fill(KvPart part) {
     for (size_t s = 0; s < case_.lengths.size(); ++s) {
       for (int64_t p = 0; p < case_.lengths[s]; ++p) {
-        for (int64_t h = 0; h < case_.n_head_kv && case_.is_in(part, s, p); ++h) {
+        for (int64_t h = 0; h < case_.n_heads(true) && case_.is_in(part, s, p); ++h) {
           fill_half(case_.k_dtype, true, case_.head_dim_k, s, p, h, bytes_.k, bytes_.k_open);
-          if (!case_.values_in_keys)
+          if (!case_.values_in_keys && h < case_.n_head_kv)
             fill_half(case_.v_dtype, false, case_.head_dim_v, s, p, h, bytes_.v, bytes_.v_open);
         }
       }
@@ -189,13 +197,15 @@ class AttentionScene {
     const int64_t at = position % case_.block_size;
     if (is_kivi(dtype) && is_open(block)) {
       const int64_t place = open_of_[static_cast<size_t>(block)];
-      return store(DType::F16, head_dim, (place * case_.n_head_kv + head) * case_.block_size + at, open);
+      return store(DType::F16, head_dim, (place * case_.n_heads(are_keys) + head) * case_.block_size + at,
+                   open);
     }
-    if (!is_kivi(dtype) || !are_keys) return store(dtype, head_dim, row(sequence, position, head), pool);
+    if (!is_kivi(dtype) || !are_keys)
+      return store(dtype, head_dim, row(sequence, position, head, are_keys), pool);
     if (at != 0) return;
     const std::vector<float> x = random_.normals(kKiviGroup * head_dim);
-    std::byte* group =
-        pool.data() + static_cast<size_t>(row(sequence, position, head)) * row_bytes(dtype, head_dim);
+    std::byte* group = pool.data() + static_cast<size_t>(row(sequence, position, head, are_keys)) *
+                                         row_bytes(dtype, head_dim);
     quantize_key_group(dtype, x.data(), group, head_dim);
   }
   void store(DType dtype, int64_t head_dim, int64_t row, std::vector<std::byte>& pool) {

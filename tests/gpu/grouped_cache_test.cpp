@@ -66,17 +66,19 @@ class GpuGroupedCache : public GpuTest {
     return bytes;
   }
 
-  void check_closing(DType k, DType v, int64_t n_head, int64_t hd_k, int64_t hd_v, int64_t n_closed) {
+  void check_closing(DType k, DType v, int64_t n_head, int64_t hd_k, int64_t hd_v, int64_t n_closed,
+                     int64_t n_key_sets = 1) {
     SCOPED_TRACE(std::string(dtype_name(k)) + "/" + std::string(dtype_name(v)) + " " +
                  std::to_string(n_head) + " heads of " + std::to_string(hd_k) + "/" + std::to_string(hd_v) +
                  ", closes " + std::to_string(n_closed));
     KvLayer layer{nullptr, nullptr, k, v, n_head, hd_k, hd_v, kKiviGroup, n_closed + 3};
     layer.n_open = n_closed + 2;
+    layer.n_key_sets = n_key_sets;
     const int64_t n = layer.n_blocks * kKiviGroup * n_head, n_open = layer.n_open * kKiviGroup * n_head;
     CacheBytes bytes;
-    bytes.k.assign(row_bytes(k, n * hd_k), std::byte{0x25});
+    bytes.k.assign(row_bytes(k, n * hd_k * n_key_sets), std::byte{0x25});
     bytes.v.assign(row_bytes(v, n * hd_v), std::byte{0x25});
-    if (is_kivi(k)) bytes.k_open = half_floats(n_open * hd_k);
+    if (is_kivi(k)) bytes.k_open = half_floats(n_open * hd_k * n_key_sets);
     if (is_kivi(v)) bytes.v_open = half_floats(n_open * hd_v);
     const auto some = [&](int64_t of) {
       std::vector<int32_t> all;
@@ -112,6 +114,8 @@ TEST_F(GpuGroupedCache, ClosedBlocksHaveTheHostsBytes) {
   check_closing(DType::Q8_0, DType::KIVI2, 2, 64, 64, 2);
   check_closing(DType::KIVI2, DType::KIVI4, 2, 64, 96, 2);
   check_closing(DType::KIVI2, DType::KIVI2, 1, 32, 32, 70);  // more than a launch takes
+  check_closing(DType::KIVI4, DType::KIVI4, 3, 64, 96, 3, 2);
+  check_closing(DType::KIVI2, DType::F16, 2, 64, 64, 2, 2);
 }
 
 // Every byte: new rows are in their open blocks, and nothing else has changed.

@@ -19,6 +19,9 @@ constexpr float kConstantValue = 8;  // as large as a code
 constexpr float kRopeBase = 10000;
 // Scores: of a pair of rotated columns one position back; of a code with itself.
 constexpr float kBack = 40, kSame = 40;
+// Of a rotated pair that turns by less than a right angle in 512 tokens.
+constexpr float kSlow = 30;
+constexpr int64_t kSlowPair = 11;
 
 constexpr int64_t kStart = 3, kFirstKey = 4, kKeys = 512, kFirstValue = kFirstKey + kKeys, kValues = 64;
 constexpr int64_t kVocabulary = kFirstValue + kValues;
@@ -73,7 +76,7 @@ std::vector<std::vector<float>> codes() {
 
 }  // namespace
 
-TinyModel recall_model(int64_t n_ctx_train) {
+TinyModel recall_model(int64_t n_ctx_train, Distance distance) {
   TinyShape shape;
   shape.n_embd = kWidth;
   shape.n_layer = 2;
@@ -121,6 +124,10 @@ TinyModel recall_model(int64_t n_ctx_train) {
       const float size = std::sqrt(kSame * root / kCode) / norm;
       q.takes(kRotated, kToken, size);
       k.takes(kRotated, kBefore, size);
+      if (distance == Distance::trained) {
+        const float slow = std::sqrt(kSlow * root) / (kConstantValue * norm);
+        q.at(2 * kSlowPair, kConstant) = k.at(2 * kSlowPair, kConstant) = slow;
+      }
     }
     v.takes(0, kToken, 1 / norm);
     out.takes(layer == 0 ? kBefore : kAnswer, 0, 1);

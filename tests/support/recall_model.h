@@ -13,7 +13,10 @@
 
 namespace tandem::test {
 
-TinyModel recall_model(int64_t n_ctx_train);
+// What distance means to layer 1. trained: like a trained model, it takes what is as far back as 512 tokens as it takes its
+// neighbours, but beyond that a slowly rotated pair of columns turns against what it looks for.
+enum class Distance { ignored, trained };
+TinyModel recall_model(int64_t n_ctx_train, Distance distance = Distance::ignored);
 
 // A text of n_pairs pairs of different keys, which starts with a token of its own, and the same pairs in another order.
 struct RecallText {

@@ -340,6 +340,32 @@ TEST_F(ContextCommand, WarnsBeyondTheTrainedContext) {
   EXPECT_THAT(run("-c 4096 --rope-scaling yarn --rope-scale 32").out, Not(HasSubstr("trained")));
 }
 
+TEST_F(ContextCommand, SelfExtendMakesTheTrainedContextLonger) {
+  TANDEM_NEED_BINARY();
+  EXPECT_THAT(run("-c 280 -gan 4 -gaw 64").out, Not(HasSubstr("trained")));
+  const test::Outcome longer = run("-c 352 -gan 4 -gaw 64");
+  EXPECT_EQ(longer.exit_code, 0);
+  EXPECT_THAT(longer.out,
+              HasSubstr("warning: -c 352: with --grp-attn-n 4 and --grp-attn-w 64, the 128 tokens that "
+                        "the model was trained with reach 320, and it is likely to fail beyond them"));
+  const auto refused = [&](const std::string& arguments) {
+    const test::Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    return outcome.out;
+  };
+  EXPECT_THAT(refused("-gan 0"), HasSubstr("--grp-attn-n"));
+  EXPECT_THAT(refused("-gan 4 -gaw 0"), HasSubstr("--grp-attn-w"));
+  EXPECT_THAT(refused("-gan 4 -gaw 62"),
+              HasSubstr("--grp-attn-w 62: needed a multiple of --grp-attn-n, which is 4"));
+  EXPECT_THAT(refused("-gan 4"), HasSubstr("--grp-attn-w 512: needed less than the 128 tokens"));
+  EXPECT_THAT(refused("-gan 4 -gaw 64 --rope-scaling yarn"),
+              HasSubstr("--grp-attn-n 4 and --rope-* contradict"));
+  EXPECT_THAT(refused("-gan 4 -gaw 64 --yarn-ext-factor 1"),
+              HasSubstr("--grp-attn-n 4 and --yarn-* contradict"));
+  EXPECT_THAT(refused("-gan 4 -gaw 64 --sparse-kv 8,8"),
+              HasSubstr("--grp-attn-n 4 and --sparse-kv contradict"));
+}
+
 TEST_F(ContextCommand, AnImpossibleCacheIsOneSentence) {
   TANDEM_NEED_BINARY();
   const test::Outcome refused = run("-c 2000000000");

@@ -310,6 +310,9 @@ TEST(Options, Rope) {
   EXPECT_EQ(r.attn_factor, 1.5f);
   EXPECT_EQ(r.beta_slow, 1.0f);
   EXPECT_EQ(r.beta_fast, 32.0f);
+  EXPECT_FALSE(r.self_extend.on());
+  EXPECT_EQ(parse({"-gan", "4", "-gaw", "1024"}).engine.model.rope.self_extend, (SelfExtend{4, 1024}));
+  EXPECT_EQ(parse({"--grp-attn-n=2"}).engine.model.rope.self_extend, (SelfExtend{2, 512}));
   EXPECT_EQ(parse({"--rope-freq-scale", "0.5"}).engine.model.rope.freq_scale, 0.5f);
   const RopeOverrides zeros =
       parse({"--rope-freq-base", "0", "--rope-freq-scale", "0", "--yarn-orig-ctx", "0"}).engine.model.rope;

@@ -26,7 +26,7 @@ GenerateOptions generation(const TextOptions& text) {
 void set_context(BatchOptions& o, const Model& model) {
   ContextOptions& c = o.engine.context;
   c.n_ctx_sequence = o.ctx_sequence;
-  set_batch_context(c, o.parallel, model.hparams().n_ctx_train);
+  set_batch_context(c, o.parallel, model.hparams().n_ctx_usable());
   // A runtime for one sequence may split its cache into hot and cold, which does not work for several
   // sequences in turn.
   c.n_sequences = std::max(o.parallel, 2);

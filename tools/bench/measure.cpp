@@ -58,7 +58,8 @@ size_t kv_bytes_per_token(const Model& model, const BenchCase& c) {
   for (int layer = 0; layer < model.hparams().n_layer; ++layer) {
     const KvShape shape = model.architecture().kv_shape(layer);
     n += static_cast<size_t>(shape.n_head_kv) *
-         (row_bytes(c.type_k, shape.head_dim_k) + row_bytes(c.type_v, shape.head_dim_v));
+         (static_cast<size_t>(shape.n_key_sets) * row_bytes(c.type_k, shape.head_dim_k) +
+          row_bytes(c.type_v, shape.head_dim_v));
   }
   return n;
 }

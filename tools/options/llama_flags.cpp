@@ -94,8 +94,6 @@ constexpr LlamaFlag kFlags[] = {
     {"", "-fitt --fit-target", Takes::value, "the memory to use is set with --max-vram and --max-ram"},
     {"", "-fitc --fit-ctx", Takes::value, "the context size is set with -c"},
     {"", "-bs --backend-sampling", Takes::nothing, ""},
-    {"", "-gan --grp-attn-n -gaw --grp-attn-w", Takes::value,
-     "self-extend is not supported: scale the context with --rope-scaling yarn"},
 
     // messages
     {"", "-lv --verbosity --log-verbosity", Takes::value, ""},

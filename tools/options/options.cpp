@@ -180,6 +180,14 @@ void add_rope_options(CLI::App& app, RopeOverrides& o) {
               [&o](float n) { o.beta_slow = unless_negative(n); });
   real_option("--yarn-beta-fast", "YaRN: lower correction dimension", any,
               [&o](float n) { o.beta_fast = unless_negative(n); });
+  integer(app, "--grp-attn-n", o.self_extend.factor, 1,
+          "SelfExtend: texts up to N times as long as the model was trained with, by grouping N positions of "
+          "what is far from a token; 1: off")
+      .group(group);
+  integer(
+      app, "--grp-attn-w", o.self_extend.neighbours, 1,
+      "SelfExtend: tokens before each one that it sees at their true distance, a multiple of --grp-attn-n")
+      .group(group);
 }
 
 void add_thread_options(CLI::App& app, DeviceOptions& o) {

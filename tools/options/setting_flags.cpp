@@ -9,6 +9,8 @@ std::string_view setting_flag(Setting setting) {
     case Setting::metadata_overrides: return "--override-kv";
     case Setting::rope: return "--rope-*";
     case Setting::yarn: return "--yarn-*";
+    case Setting::self_extend: return "--grp-attn-n";
+    case Setting::self_extend_width: return "--grp-attn-w";
     case Setting::n_ctx: return "-c";
     case Setting::k_dtype: return "-ctk";
     case Setting::v_dtype: return "-ctv";

@@ -16,6 +16,8 @@ constexpr ShortForm kShortForms[] = {
     {"ctk", "cache-type-k"},
     {"ctv", "cache-type-v"},
     {"fa", "flash-attn"},
+    {"gan", "grp-attn-n"},
+    {"gaw", "grp-attn-w"},
     {"co", "color"},
     {"st", "single-turn"},
     {"no-cnv", "no-conversation"},

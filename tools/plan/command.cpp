@@ -181,7 +181,7 @@ Machine machine_of(const PlanOptions& o) {
 PlanRequest plan_request(const PlanOptions& o, const Model& model, const DeviceModels& devices,
                          std::span<const DeviceRates> rates) {
   ContextOptions shape = o.engine.context;
-  if (o.parallel > 1) set_batch_context(shape, o.parallel, model.hparams().n_ctx_train);
+  if (o.parallel > 1) set_batch_context(shape, o.parallel, model.hparams().n_ctx_usable());
   if (shape.n_ubatch <= 0) shape.n_ubatch = automatic_ubatch(model.architecture(), devices.size());
   return {model.architecture(),     model.weights(), devices, o.engine.offload, shape, rates,
           model.may_leave_on_disk()};

@@ -114,7 +114,7 @@ HostsPlan plan_hosts(const HostsRequest& r) {
   const Architecture& whole = stages[0]->architecture();
   constexpr int64_t kUsualContext = 4096;
   const int64_t n_ctx =
-      plan.shape.n_ctx > 0 ? plan.shape.n_ctx : std::min(kUsualContext, whole.hparams().n_ctx_train);
+      plan.shape.n_ctx > 0 ? plan.shape.n_ctx : std::min(kUsualContext, whole.hparams().n_ctx_usable());
   const LayerShares shares =
       divide_layers(layer_loads(whole), possible_cuts(whole), powers, static_cast<double>(n_ctx));
   std::optional<int64_t> least_ctx;

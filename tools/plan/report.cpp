@@ -168,6 +168,7 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   report.model = model;
   report.n_layer = request.architecture.hparams().n_layer;
   report.n_ctx_trained = request.architecture.hparams().n_ctx_train;
+  report.n_ctx_usable = request.architecture.hparams().n_ctx_usable();
   report.overhead = request.options.budgets.vram_overhead;
   const double disk = request.rates[0].disk_bytes_per_s;
   report.disk_bytes_per_s = disk > 0 ? disk : kUsualDiskBytesPerS;
@@ -197,8 +198,8 @@ PlanReport make_plan_report(const PlanRequest& asked, const std::string& path, c
   line.shape.n_ctx_sequence = request.shape.n_ctx_sequence;
   report.line = memory_line(line, report.line_choice);
   // More than the model was trained with only if the user asks for that and it fits with all weights in memory.
-  const int64_t planned = std::max(report.shape().n_ctx, report.n_ctx_trained);
-  const bool is_longer = planned > report.n_ctx_trained && !report.plans[0].fit.choice.reads_disk();
+  const int64_t planned = std::max(report.shape().n_ctx, report.n_ctx_usable);
+  const bool is_longer = planned > report.n_ctx_usable && !report.plans[0].fit.choice.reads_disk();
   const int64_t most = is_longer ? std::max(planned, kMostContext) : planned;
   report.largest_context = largest_context(line, report.line_choice, most);
   report.largest_context_best = largest_context(line, report.plans[0].fit.choice, most);
@@ -211,6 +212,13 @@ std::string cache_types_text(const ContextOptions& shape) {
                 ranges.empty() ? "" : ", layers " + ranges);
 }
 
+// Of a context that is longer than what the model was trained with.
+static std::string trained_text(const PlanReport& r, int64_t n_ctx) {
+  if (n_ctx <= r.n_ctx_trained || r.shape().n_sequences != 1) return "";
+  return format(" (the model was trained with {}{})", r.n_ctx_trained,
+                r.n_ctx_usable > r.n_ctx_trained ? format(", extended to {}", r.n_ctx_usable) : "");
+}
+
 std::string context_text(const PlanReport& r) {
   const int64_t n = r.shape().n_ctx;
   if (r.n_ctx_asked > 0 && n == r.n_ctx_trained) {
@@ -220,19 +228,13 @@ std::string context_text(const PlanReport& r) {
   if (r.n_ctx_asked > 0) {
     const bool in_memory = !r.plans[0].fit.choice.reads_disk();
     return format("a context of {} tokens does not fit; the largest that does{} has {}{}", r.n_ctx_asked,
-                  in_memory ? " with all weights in memory" : "", n,
-                  r.n_ctx_asked > r.n_ctx_trained && r.shape().n_sequences == 1
-                      ? format(" (the model was trained with {})", r.n_ctx_trained)
-                      : "");
+                  in_memory ? " with all weights in memory" : "", n, trained_text(r, r.n_ctx_asked));
   }
   if (!r.context_limit.empty()) {
     return format("context {} tokens, what {} holds (the model was trained with {})", n, r.context_limit,
                   r.n_ctx_trained);
   }
-  return format("context {} tokens{}", n,
-                n > r.n_ctx_trained && r.shape().n_sequences == 1
-                    ? format(" (the model was trained with {})", r.n_ctx_trained)
-                    : "");
+  return format("context {} tokens{}", n, trained_text(r, n));
 }
 
 std::string SizeUnit::text(size_t bytes) const {
@@ -323,6 +325,7 @@ std::string plan_json(const PlanReport& r) {
   page["model"] = r.model;
   page["n_ctx"] = r.shape().n_ctx;
   page["n_ctx_trained"] = r.n_ctx_trained;
+  if (r.n_ctx_usable > r.n_ctx_trained) page["n_ctx_extended"] = r.n_ctx_usable;
   page["n_ctx_that_does_not_fit"] = r.n_ctx_asked > 0 ? Json(r.n_ctx_asked) : Json(nullptr);
   page["context_limit"] = r.context_limit.empty() ? Json(nullptr) : Json(r.context_limit);
   page["tiers"] = Json::array();

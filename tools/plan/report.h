@@ -35,9 +35,9 @@ struct PlanReport {
   MemoryLine line;                              // for line_choice
   OffloadChoice line_choice;                    // everything on GPUs, or as the flags say
   // At most the training context, unless the user asked for more and that fits with all weights in memory.
-  int64_t largest_context = 0;       // with line_choice
-  int64_t largest_context_best = 0;  // with the best plan's choice
-  int64_t n_ctx_trained = 0;
+  int64_t largest_context = 0;                  // with line_choice
+  int64_t largest_context_best = 0;             // with the best plan's choice
+  int64_t n_ctx_trained = 0, n_ctx_usable = 0;  // the second is more with SelfExtend
   int64_t n_ctx_asked = 0;    // a context that does not fit, instead of which the largest is planned; or 0
   std::string context_limit;  // what limits an automatic context; or empty
 

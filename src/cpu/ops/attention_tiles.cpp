@@ -32,7 +32,7 @@ AttentionTile make_tile(const AttentionInputs& in, const HeadParts& parts, std::
   const int64_t limit = std::min(first + parts.tokens, static_cast<int64_t>(order.size()));
   while (last + 1 < limit && in.sequences[token(last + 1)] == in.sequences[token(first)]) ++last;
   tile.n_tokens = last - first + 1;
-  tile.kv_end = in.positions[token(last)] + int64_t{1};
+  tile.kv_end = std::max<int64_t>(0, in.positions[token(last)] + int64_t{1});
   const int64_t from = in.part == KvPart::whole ? 0 : in.hot_from[in.sequences[token(first)]];
   if (in.part == KvPart::cold) tile.kv_end = std::min(tile.kv_end, from);
   if (in.window > 0) {

@@ -48,7 +48,8 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
                kv_.head_dim_v == (op_.values_in_keys ? 0 : op_.head_dim_v) && kv_.block_size > 0);
   TANDEM_CHECK((op_.part == KvPart::whole) == (op.hot_from == kNoTensor));
   TANDEM_CHECK((!is_kivi(kv_.k_dtype) && !is_kivi(kv_.v_dtype)) || kv_.block_size == kKiviGroup);
-  n_cols_ = op_.n_head * (op_.head_dim_v + (op_.part == KvPart::whole ? 0 : 1));
+  TANDEM_CHECK(op_.key_set < kv_.n_key_sets);
+  n_cols_ = op_.n_result_columns();
   max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
   n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
   ScratchPieces shared(nullptr), local(nullptr);
@@ -100,22 +101,23 @@ AttentionCall CacheAttention::call_of_head(int64_t head_kv) const {
   call.head_dim_v = op_.head_dim_v;
   call.values_in_keys = op_.values_in_keys;
   call.block_size = kv_.block_size;
-  call.k = kv_.k + static_cast<size_t>(head_kv) * k_head;
+  const auto head_k = static_cast<size_t>(op_.key_set * op_.n_head_kv + head_kv);
+  call.k = kv_.k + head_k * k_head;
   call.v = kv_.v + static_cast<size_t>(head_kv) * v_head;
-  call.k_block_stride = static_cast<size_t>(kv_.n_head_kv) * k_head;
+  call.k_block_stride = static_cast<size_t>(kv_.n_head_k()) * k_head;
   call.v_block_stride = static_cast<size_t>(kv_.n_head_kv) * v_head;
   if (is_kivi(kv_.k_dtype) || is_kivi(kv_.v_dtype)) {
     const size_t k_open = row_bytes(DType::F16, kv_.head_dim_k) * static_cast<size_t>(kv_.block_size);
     const size_t v_open = row_bytes(DType::F16, kv_.head_dim_v) * static_cast<size_t>(kv_.block_size);
     call.open_of = kv_.open_of;
-    call.k_open = kv_.k_open + static_cast<size_t>(head_kv) * k_open;
+    call.k_open = kv_.k_open + head_k * k_open;
     call.v_open = kv_.v_open + static_cast<size_t>(head_kv) * v_open;
-    call.k_open_stride = static_cast<size_t>(kv_.n_head_kv) * k_open;
+    call.k_open_stride = static_cast<size_t>(kv_.n_head_k()) * k_open;
     call.v_open_stride = static_cast<size_t>(kv_.n_head_kv) * v_open;
   }
   if (kv_.n_spilled > 0) {
     call.n_blocks = static_cast<int32_t>(kv_.n_blocks);
-    call.k_spilled = kv_.k_spilled + static_cast<size_t>(head_kv) * k_head;
+    call.k_spilled = kv_.k_spilled + head_k * k_head;
     call.v_spilled = kv_.v_spilled + static_cast<size_t>(head_kv) * v_head;
   }
   call.scale = op_.scale;
@@ -192,7 +194,7 @@ void CacheAttention::finish(const AttentionTensors& t, int32_t token, int64_t he
   const auto weight = [&](int64_t c) { return std::exp(partials.max[row + c * stride] - m); };
   float total = has_sink ? std::exp(sinks_.data()[head] - m) : 0.0f;
   for (int64_t c = 0; c < n; ++c) total += weight(c) * partials.sum[row + c * stride];
-  if (op_.part != KvPart::whole) row_of_y[op_.n_head * n_cols + head] = m + std::log(total);
+  if (op_.has_logarithms()) row_of_y[op_.n_head * n_cols + head] = m + std::log(total);
   const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
   scale_row_(partials.acc + row * n_cols, weight(0) * inverse, y, n_cols);
   for (int64_t c = 1; c < n; ++c) {

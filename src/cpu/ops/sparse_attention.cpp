@@ -122,7 +122,8 @@ SparseAttention::SparseAttention(const CompileContext& context, const KvLayer& k
       n_chunks_(ceil_div(max_positions_, chunk_)),
       k_row_bytes_(row_bytes(kv.k_dtype, kv.head_dim_k)),
       v_row_bytes_(row_bytes(kv.v_dtype, kv.head_dim_v)) {
-  TANDEM_CHECK(op_.part != KvPart::hot && op_.window == 0 && !op_.values_in_keys);
+  TANDEM_CHECK(op_.part != KvPart::hot && op_.window == 0 && !op_.values_in_keys && kv_.n_key_sets == 1 &&
+               !op_.gives_logarithms);
   n_pieces_ = ceil_div(list_room(), kPiece);
   AttentionCall call;
   call.k_dtype = kv_.k_dtype;
