@@ -51,11 +51,49 @@ class CudaExecutable final : public Executable {
   StepGraphs graphs;
 };
 
+// For sums beside runs: NCCL's, or copies to and from host memory.
+class CudaSideQueue final : public SideQueue {
+ public:
+  CudaSideQueue(int index, Stream& runs) : index_(index), runs_(runs) {}
+
+  void copy_in(DevicePtr to, const void* from, size_t n_bytes) override {
+    use().copy_in(to, static_cast<const std::byte*>(from), n_bytes);
+  }
+  void copy_out(void* to, DevicePtr from, size_t n_bytes) override {
+    use().copy_out(static_cast<std::byte*>(to), from, n_bytes);
+  }
+  Event record() override { return use().record(); }
+  void wait(Event event) override { use().wait(event); }
+  bool has_reached(Event event) override {
+    const SharedEvent pending = use().shared(event);
+    return !pending || cudaEventQuery(pending.get()) != cudaErrorNotReady;  // wait() reports what has failed
+  }
+  std::optional<NativeQueue> native_queue() override {
+    return NativeQueue{NativeQueue::Api::cuda, index_, use().get()};
+  }
+  void follow() override { use().wait_for(runs_); }
+  void lead() override {
+    Stream& own = use();
+    runs_.wait_for(own);
+  }
+
+ private:
+  Stream& use() {
+    TANDEM_CUDA(cudaSetDevice(index_));
+    return stream_;
+  }
+
+  const int index_;
+  Stream& runs_;
+  Stream stream_{Stream::Use::side};
+};
+
 // The parts that need the GPU's context, which costs time and memory: created when the device is first used.
 struct Opened {
   Stream stream;
   CublasHandle cublas{stream.get()};
-  std::optional<Fetcher> fetcher;  // created on the first fetch
+  std::optional<Fetcher> fetcher;     // created on the first fetch
+  std::optional<CudaSideQueue> side;  // created when it is first asked for
 };
 
 class CudaDevice final : public Device {
@@ -74,6 +112,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     if (!opened_) return;
     cudaSetDevice(index_);
+    opened_->side.reset();  // synchronizes, as the stream of runs does
     cudaStreamSynchronize(opened_->stream.get());
     cudaFree(scratch_);
     opened_.reset();
@@ -93,7 +132,9 @@ class CudaDevice final : public Device {
     return CudaExecutable(compile_ops({{segment}, gpu_, nullptr})).scratch_bytes;
   }
 
-  PinnedBytes pinned_bytes() const override { return {Stream::kRingBytes, Fetcher::kStagingBytes}; }
+  PinnedBytes pinned_bytes() const override {
+    return {Stream::kRingBytes, Fetcher::kStagingBytes, Stream::kSideRingBytes};
+  }
 
   MemoryInfo memory_info() const override {
     use();
@@ -153,6 +194,12 @@ class CudaDevice final : public Device {
     queue.number = index_;
     queue.stream = use().get();
     return queue;
+  }
+
+  SideQueue* side_queue() override {
+    Stream& stream = use();
+    if (!opened_->side) opened_->side.emplace(index_, stream);
+    return &*opened_->side;
   }
 
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {

@@ -23,14 +23,20 @@ bool is_complete(cudaEvent_t event) {
 
 }  // namespace
 
-Stream::Stream() : ring_(kRingBytes, 256) {
+Stream::Stream(Use use)
+    : n_pinned_bytes_(use == Use::side ? kSideRingBytes : kRingBytes), ring_(n_pinned_bytes_, 256) {
   try {
     TANDEM_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    TANDEM_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), kRingBytes, cudaHostAllocDefault));
+    if (use == Use::runs) pin();
   } catch (...) {
     close();
     throw;
   }
+}
+
+void Stream::pin() {
+  if (!pinned_)
+    TANDEM_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), n_pinned_bytes_, cudaHostAllocDefault));
 }
 
 Stream::~Stream() {
@@ -77,6 +83,12 @@ SharedEvent Stream::shared(uint64_t event) const {
   return recorded_[event - recorded_.front().number].event;
 }
 
+void Stream::wait_for(Stream& other) {
+  make_small_copies();
+  const SharedEvent event = other.shared(other.record());
+  TANDEM_CUDA(cudaStreamWaitEvent(stream_, event.get(), 0));
+}
+
 void Stream::reach(uint64_t event) {
   TANDEM_CHECK(event <= last_);
   if (recorded_.empty() || event < recorded_.front().number) return;
@@ -104,6 +116,7 @@ void Stream::finish_oldest() {
 }
 
 Stream::Piece& Stream::take(size_t n_bytes) {
+  pin();
   Piece* piece = ring_.take(n_bytes);
   while (!piece) {
     finish_oldest();
@@ -155,8 +168,9 @@ void Stream::copy_out(std::byte* to, const std::byte* from, size_t n_bytes) {
 }
 
 std::span<std::byte> Stream::idle_ring() {
+  pin();
   while (!ring_.empty()) finish_oldest();
-  return {pinned_, kRingBytes};
+  return {pinned_, n_pinned_bytes_};
 }
 
 }  // namespace tandem::cuda

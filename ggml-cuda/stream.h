@@ -27,8 +27,12 @@ SharedEvent make_event();
 class Stream {
  public:
   static constexpr size_t kRingBytes = size_t{16} << 20;  // pinned
+  // Of a stream beside the runs, pinned with its first copy. It holds a part of a sum over host memory that waits for the
+  // runs before it, and the sum before that, so that the host need not wait too.
+  static constexpr size_t kSideRingBytes = size_t{64} << 20;
+  enum class Use : uint8_t { runs, side };
 
-  Stream();
+  explicit Stream(Use use = Use::runs);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -45,6 +49,8 @@ class Stream {
   void synchronize() { wait(record()); }
   // For other streams to wait for; null when it is known to be complete.
   SharedEvent shared(uint64_t event) const;
+  // What comes next here starts once another stream has done everything before.
+  void wait_for(Stream& other);
 
   void copy_in(std::byte* to, const std::byte* from, size_t n_bytes);
   void copy_out(std::byte* to, const std::byte* from, size_t n_bytes);
@@ -68,6 +74,7 @@ class Stream {
 
   void add_small_copy(std::byte* to, const std::byte* from, size_t n_bytes);
   void make_small_copies();
+  void pin();
   Piece& take(size_t n_bytes);
   void finish_oldest();
   void reach(uint64_t event);  // blocks until the stream has passed it
@@ -75,6 +82,7 @@ class Stream {
   void close();
 
   cudaStream_t stream_ = nullptr;
+  const size_t n_pinned_bytes_;
   std::byte* pinned_ = nullptr;
   Ring<Copy> ring_;
   std::vector<SmallCopy> small_copies_;  // not enqueued yet

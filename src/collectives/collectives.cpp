@@ -8,10 +8,10 @@
 namespace tandem {
 
 // Spins at first: most waits are short.
-void Collectives::wait(Device& device, Event event, std::string_view what) {
+void Collectives::wait(const Device& device, WorkQueue& queue, Event event, std::string_view what) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
-  while (!device.has_reached(event)) {
+  while (!queue.has_reached(event)) {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     if (seconds > limit_s_) {
       is_lost_ = true;
@@ -24,7 +24,7 @@ void Collectives::wait(Device& device, Event event, std::string_view what) {
       std::this_thread::yield();
     }
   }
-  device.wait(event);  // throws if the work has failed
+  queue.wait(event);  // throws if the work has failed
 }
 
 }  // namespace tandem

@@ -19,9 +19,12 @@ namespace tandem {
 // A device's part. Rows are F32 and contiguous.
 struct CollectivePart {
   Device* device = nullptr;
-  DevicePtr in = nullptr;   // null: it adds nothing, or has no columns
-  DevicePtr out = nullptr;  // null: it has no use for the result; may be `in` of an all_reduce
-  size_t n_cols = 0;        // of `in`
+  DevicePtr in = nullptr;      // null: it adds nothing, or has no columns
+  DevicePtr out = nullptr;     // null: it has no use for the result; may be `in` of an all_reduce
+  size_t n_cols = 0;           // of `in`
+  WorkQueue* queue = nullptr;  // the order in which it takes part; null: the device's own
+
+  WorkQueue& order() const { return queue ? *queue : *device; }
 };
 
 inline constexpr double kUsualLimitS = 60;
@@ -33,12 +36,22 @@ class Collectives {
   virtual std::string_view name() const = 0;
 
   // Sums `in` of all parts into every `out`, n_rows rows. At least one part has some; all have the same columns.
-  virtual void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) = 0;
+  void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) {
+    begin_all_reduce(parts, n_rows);
+    end_all_reduce();
+  }
+  // The same in two calls, with none of the others between them but wait(). The sum is in the queues of the parts behind the
+  // second one. What a device is given in another order between the calls goes on beside it; parts on the host are read and
+  // written by the second one.
+  virtual void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) = 0;
+  virtual void end_all_reduce() = 0;
   // Joins the columns of all parts, in their order, in every `out`.
   virtual void all_gather(std::span<const CollectivePart> parts, size_t n_rows) = 0;
 
-  // Waits until the device has reached the event, no longer than the limit or until check() throws; `what` begins the message.
-  void wait(Device& device, Event event, std::string_view what);
+  // Waits until the device has reached an event of the queue, or of its own order, no longer than the limit or until check()
+  // throws; `what` begins the message.
+  void wait(const Device& device, WorkQueue& queue, Event event, std::string_view what);
+  void wait(Device& device, Event event, std::string_view what) { wait(device, device, event, what); }
   // Whether a device did not answer, or what it does may never end: nobody may wait for it.
   virtual bool is_lost() const { return is_lost_; }
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,12 +15,18 @@ class HostCollectives final : public Collectives {
 
   std::string_view name() const override { return "host memory"; }
 
-  void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
+  void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
+    summed_.assign(parts.begin(), parts.end());
     const auto has_columns = [](const CollectivePart& p) { return p.in != nullptr; };
     const auto with = std::ranges::find_if(parts, has_columns);
     TANDEM_CHECK(with != parts.end());
-    const size_t n = n_rows * with->n_cols;
+    n_summed_ = n_rows * with->n_cols;
     bring(parts, n_rows, "all_reduce");
+  }
+
+  void end_all_reduce() override {
+    const std::span<const CollectivePart> parts = summed_;
+    const size_t n = n_summed_;
     bool first = true;
     for (size_t i = 0; i < parts.size(); ++i) {
       if (!parts[i].in) continue;
@@ -60,6 +65,12 @@ class HostCollectives final : public Collectives {
     Event event = 0;
   };
 
+  struct Read {
+    Device* device;
+    WorkQueue* queue;
+    Event event;
+  };
+
   static size_t total_columns(std::span<const CollectivePart> parts) {
     size_t n = 0;
     for (const CollectivePart& p : parts) n += p.in ? p.n_cols : 0;
@@ -75,10 +86,10 @@ class HostCollectives final : public Collectives {
       if (!p.in || p.device->info().host_memory) continue;
       std::vector<float>& rows = brought_[i].rows;
       rows.resize(std::max(rows.size(), n_rows * p.n_cols));
-      p.device->copy_out(rows.data(), p.in, n_rows * p.n_cols * sizeof(float));
-      brought_[i].event = p.device->record();
+      p.order().copy_out(rows.data(), p.in, n_rows * p.n_cols * sizeof(float));
+      brought_[i].event = p.order().record();
     }
-    for (const auto& [device, event] : reads_result_) wait(*device, event, what);
+    for (const Read& r : reads_result_) wait(*r.device, *r.queue, r.event, what);
     reads_result_.clear();
     result_.resize(std::max(result_.size(), n_rows * total_columns(parts)));
   }
@@ -86,7 +97,7 @@ class HostCollectives final : public Collectives {
   const float* arrived(std::span<const CollectivePart> parts, size_t i, const char* what) {
     const CollectivePart& p = parts[i];
     if (p.device->info().host_memory) return reinterpret_cast<const float*>(p.in);
-    wait(*p.device, brought_[i].event, what);
+    wait(*p.device, p.order(), brought_[i].event, what);
     return brought_[i].rows.data();
   }
 
@@ -97,15 +108,17 @@ class HostCollectives final : public Collectives {
         std::memcpy(p.out, result_.data(), n * sizeof(float));
         continue;
       }
-      p.device->copy_in(p.out, result_.data(), n * sizeof(float));
-      reads_result_[p.device] = p.device->record();
+      p.order().copy_in(p.out, result_.data(), n * sizeof(float));
+      reads_result_.push_back({p.device, &p.order(), p.order().record()});
     }
   }
 
   const CollectivesCheck check_;
   std::vector<Brought> brought_;  // [part]
   std::vector<float> result_;
-  std::map<Device*, Event> reads_result_;  // when each has read it
+  std::vector<Read> reads_result_;      // when each has read it
+  std::vector<CollectivePart> summed_;  // between the calls of a sum
+  size_t n_summed_ = 0;                 // floats
 };
 
 }  // namespace

@@ -45,9 +45,10 @@ class NcclCollectives final : public Collectives {
 
   std::string_view name() const override { return "NCCL"; }
 
-  void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
+  void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
     if (is_lost()) throw_error(ErrorCode::io, "all_reduce: NCCL has failed before");
-    if (!is_for_nccl(parts)) return host_->all_reduce(parts, n_rows);
+    goes_over_host_ = !is_for_nccl(parts);
+    if (goes_over_host_) return host_->begin_all_reduce(parts, n_rows);
     Sum sum{nccl_, communicators_, {}, {}, {}, n_rows * parts.front().n_cols};
     sum.in.resize(parts.size());
     sum.out.resize(parts.size());
@@ -56,11 +57,15 @@ class NcclCollectives final : public Collectives {
       const size_t i = place_of_.at(p.device);
       sum.in[i] = reinterpret_cast<const float*>(p.in);
       sum.out[i] = reinterpret_cast<float*>(p.out);
-      sum.streams[i] = p.device->native_queue()->stream;
+      sum.streams[i] = p.order().native_queue().value().stream;
     }
     // The first sum connects the devices, which may take forever.
     fail_if(has_connected_ ? sum() : call_within_limit("connects the GPUs", sum), "all_reduce");
     has_connected_ = true;
+  }
+
+  void end_all_reduce() override {
+    if (goes_over_host_) host_->end_all_reduce();
   }
 
   void all_gather(std::span<const CollectivePart> parts, size_t n_rows) override {
@@ -121,6 +126,7 @@ class NcclCollectives final : public Collectives {
   std::map<Device*, size_t> place_of_;  // among the communicators
   std::vector<void*> communicators_;
   bool has_connected_ = false;
+  bool goes_over_host_ = false;  // the sum that was begun last
 };
 
 }  // namespace

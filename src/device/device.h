@@ -31,21 +31,41 @@ struct NativeQueue {
   void* stream = nullptr;  // cudaStream_t; for what is issued before the next call of the device
 };
 
-class Device : public DeviceModel {
+// An order in which a device works: copies, and points between them. Addresses are the device's.
+class WorkQueue {
+ public:
+  virtual ~WorkQueue() = default;
+  virtual void copy_in(DevicePtr to, const void* from, size_t n_bytes) = 0;  // host to device
+  virtual void copy_out(void* to, DevicePtr from, size_t n_bytes) = 0;       // device to host
+  virtual Event record() = 0;
+  virtual void wait(Event event) = 0;
+  // Returns whether the device has reached an event, without waiting; what has failed, wait() reports. The default is for
+  // devices that never keep the host waiting.
+  virtual bool has_reached([[maybe_unused]] Event event) { return true; }
+  // Returns none for devices that no such library knows.
+  virtual std::optional<NativeQueue> native_queue() { return std::nullopt; }
+};
+
+// A second order beside that of a device's runs, for what goes over links while it computes.
+class SideQueue : public WorkQueue {
+ public:
+  // What is issued here from now on starts once the device has done what was issued to it so far.
+  virtual void follow() = 0;
+  // What is issued to the device from now on starts once it has done what was issued here so far.
+  virtual void lead() = 0;
+};
+
+// Its own order is that of its runs.
+class Device : public DeviceModel, public WorkQueue {
  public:
   virtual DevicePtr alloc(size_t n_bytes) = 0;  // at least 64-byte aligned; never null
   virtual void free(DevicePtr address) = 0;
   // Uploads a weight in the layout of this device's kernels; `to` has room for weight_bytes(weight).
   // Complete on return.
   virtual void upload(DevicePtr to, const Weight& weight) = 0;
-  virtual void copy_in(DevicePtr to, const void* from, size_t n_bytes) = 0;  // host to device
-  virtual void copy_out(void* to, DevicePtr from, size_t n_bytes) = 0;       // device to host
   virtual void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) = 0;
-  virtual Event record() = 0;
-  virtual void wait(Event event) = 0;
-  // Returns whether the device has reached an event, without waiting; what has failed, wait() reports. The default is for
-  // devices that never keep the host waiting.
-  virtual bool has_reached([[maybe_unused]] Event event) { return true; }
+  // Returns the queue beside its runs, the same in every call; null if it has none.
+  virtual SideQueue* side_queue() { return nullptr; }
 
   // Uploads a streamed weight in parallel with runs: fetch() is upload() in a queue of its own. It starts
   // once the device reaches `after`, an event of record(). Work issued after join(fetch()) starts once the
@@ -56,9 +76,6 @@ class Device : public DeviceModel {
     return 0;
   }
   virtual void join([[maybe_unused]] Event fetched) {}
-
-  // Returns none for devices that no such library knows.
-  virtual std::optional<NativeQueue> native_queue() { return std::nullopt; }
 
   // Closes blocks of a layer with a grouped dtype (KvLayer): quantizes their F16 rows. What the table of open blocks says is
   // the caller's to change. The default copies them to the host and back, and is complete on return.

@@ -29,11 +29,12 @@ struct MemoryInfo {
   size_t total_bytes = 0;
 };
 
-// Host memory that a device pins, which the system cannot take back: for copies as long as the device is open, and for
-// fetches from the first one on.
+// Host memory that a device pins, which the system cannot take back: for copies as long as the device is open, for
+// fetches from the first one on, and for copies of its side queue from the first one on.
 struct PinnedBytes {
   size_t copies = 0;
   size_t fetches = 0;
+  size_t side_copies = 0;
 };
 
 class DeviceModel {

@@ -19,7 +19,12 @@ class GpuCollectives : public testing::Test {
     for (const auto& device : found_.devices) devices_.push_back(device.get());
   }
 
+  // In the order of runs, or beside them.
   void expect_sums(Collectives& collectives) {
+    expect_sums(collectives, false);
+    expect_sums(collectives, true);
+  }
+  void expect_sums(Collectives& collectives, bool beside) {
     constexpr size_t kRows = 3, kCols = 1000, kBytes = kRows * kCols * sizeof(float);
     std::vector<float> sum(kRows * kCols, 0);
     std::vector<CollectivePart> parts;
@@ -32,7 +37,16 @@ class GpuCollectives : public testing::Test {
       devices_[d]->wait(devices_[d]->record());
       parts.push_back({devices_[d], at, at, kCols});
     }
-    collectives.all_reduce(parts, kRows);
+    for (CollectivePart& part : parts) {
+      if (!beside) continue;
+      part.queue = part.device->side_queue();
+      part.device->side_queue()->follow();
+    }
+    collectives.begin_all_reduce(parts, kRows);
+    collectives.end_all_reduce();
+    for (const CollectivePart& part : parts) {
+      if (beside) part.device->side_queue()->lead();
+    }
     for (const CollectivePart& part : parts) {
       std::vector<float> got(kRows * kCols);
       part.device->copy_out(got.data(), part.out, kBytes);

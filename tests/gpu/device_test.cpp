@@ -66,6 +66,37 @@ TEST_F(GpuDevice, CopiesOfAnySizeRoundTrip) {
   }
 }
 
+// Beside the runs: what it copies out is what the device was given before, and the device finds what it has copied in.
+TEST_F(GpuDevice, TheSideQueueFollowsAndLeads) {
+  SideQueue* side = device_->side_queue();
+  ASSERT_NE(side, nullptr);
+  EXPECT_EQ(device_->side_queue(), side);
+  for (size_t n : {size_t{4}, size_t{1} << 20, size_t{40} << 20}) {
+    SCOPED_TRACE(n);
+    const std::vector<std::byte> first = random_bytes(n), second = random_bytes(n);
+    const DevicePtr a = device_->alloc(n), b = device_->alloc(n);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<std::byte> between(n), after(n);
+      device_->copy_in(a, first.data(), n);
+      device_->copy_within(b, a, n);
+      side->follow();
+      side->copy_out(between.data(), b, n);
+      const Event out = side->record();
+      side->copy_in(b, second.data(), n);
+      side->lead();
+      device_->copy_within(a, b, n);
+      device_->copy_out(after.data(), a, n);
+      device_->wait(device_->record());
+      side->wait(out);
+      EXPECT_TRUE(side->has_reached(out));
+      EXPECT_TRUE(between == first);
+      EXPECT_TRUE(after == second);
+    }
+    device_->free(a);
+    device_->free(b);
+  }
+}
+
 // Many small copies in both directions, with waits now and then, on events in any order.
 TEST_F(GpuDevice, CopiesKeepTheirOrder) {
   constexpr size_t kSlots = 64, kBytes = 40000;

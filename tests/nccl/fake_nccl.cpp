@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 using tandem::test::FakeNccl;
@@ -43,6 +44,17 @@ void block() {
   --n_blocked;
 }
 
+void add(const std::vector<Summand>& summands) {
+  if (summands.empty()) return;
+  std::vector<float> sum(summands.front().n, 0.0f);
+  for (const Summand& s : summands) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += s.in[i];
+  }
+  for (const Summand& s : summands) {
+    for (size_t i = 0; i < sum.size(); ++i) s.out[i] = sum[i];
+  }
+}
+
 void add_group() {
   if (group.empty()) return fault("an empty group");
   const size_t n_ranks = static_cast<size_t>(group.front().communicator->n_ranks);
@@ -64,12 +76,19 @@ void add_group() {
     }
     return;
   }
-  std::vector<float> sum(group.front().n, 0.0f);
+  const bool is_side = group.front().stream->is_side;
   for (const Summand& s : group) {
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += s.in[i];
+    if (s.stream->is_side != is_side) fault("some devices add beside their runs, and others do not");
+    if (!is_side && !s.stream->late.empty()) fault("a sum before what its stream was given");
   }
+  if (!is_side) return add(group);
+  ++state.n_side_sum;
+  const auto all = std::make_shared<std::vector<Summand>>(group);
   for (const Summand& s : group) {
-    for (size_t i = 0; i < sum.size(); ++i) s.out[i] = sum[i];
+    s.stream->late.push_back([all] {
+      add(*all);
+      all->clear();
+    });
   }
 }
 

@@ -3,12 +3,21 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // What a device has as its stream.
 struct FakeStream {
   std::atomic<bool> is_stuck = false;  // nothing behind a sum that hangs is ever done
+  bool is_side =
+      false;  // beside that of the device's runs: as late as it may be, a sum is made when it is awaited
+  std::vector<std::function<void()>> late;
+
+  void catch_up() {
+    for (const auto& work : std::exchange(late, {})) work();
+  }
 };
 
 namespace tandem::test {
@@ -27,6 +36,7 @@ struct FakeNccl {
 
   // Counted by the library.
   int n_create = 0, n_all_reduce = 0, n_group_end = 0, n_sum = 0;
+  int n_side_sum = 0;  // of the sums, those in side streams
 };
 
 }  // namespace tandem::test

@@ -30,6 +30,7 @@ class ForwardingDevice : public Device {
   Event record() override { return inner_->record(); }
   void wait(Event event) override { inner_->wait(event); }
   bool has_reached(Event event) override { return inner_->has_reached(event); }
+  SideQueue* side_queue() override { return inner_->side_queue(); }
   Event fetch(DevicePtr to, const Weight& weight, Event after) override {
     return inner_->fetch(to, weight, after);
   }

@@ -39,7 +39,8 @@ SimDevice::SimDevice(const SimOptions& options)
   info_.description = "simulated";
   info_.backend = "SIM";
   if (options.times.host_s) host_s_ = options.times.host_s;
-  for (Order* order : {&runs_, &fetches_}) order->thread = std::thread([this, order] { work_off(*order); });
+  for (Order* order : {&runs_, &fetches_, &sums_})
+    order->thread = std::thread([this, order] { work_off(*order); });
 }
 
 SimDevice::~SimDevice() {
@@ -50,6 +51,7 @@ SimDevice::~SimDevice() {
   changed_.notify_all();
   runs_.thread.join();
   fetches_.thread.join();
+  sums_.thread.join();
   if (!allocations_.empty()) fault("memory was not freed");
 }
 
@@ -81,8 +83,8 @@ DevicePtr SimDevice::alloc(size_t n_bytes) {
 void SimDevice::free(DevicePtr address) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return runs_.n_done == runs_.n_issued && fetches_.n_done == fetches_.n_issued; });
+    const auto is_done = [](const Order& order) { return order.n_done == order.n_issued; };
+    changed_.wait(lock, [&] { return is_done(runs_) && is_done(fetches_) && is_done(sums_); });
   }
   reads_.clear();
   const auto it = allocations_.find(address);
@@ -157,20 +159,29 @@ void SimDevice::copy(void* to, const void* from, size_t n_bytes) {
 }
 
 void SimDevice::copy_in(DevicePtr to, const void* from, size_t n_bytes) {
+  copy_in(runs_, to, from, n_bytes);
+}
+void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
+  copy_out(runs_, to, from, n_bytes);
+}
+
+void SimDevice::copy_in(Order& order, DevicePtr to, const void* from, size_t n_bytes) {
   std::byte* target = real(to, n_bytes);
   const bool fails = n_copies_++ == options_.fail_copy;
+  n_side_copies_ += &order == &sums_;
   copied_bytes_ += n_bytes;
-  enqueue(runs_, bus_s(n_bytes), [this, target, from, n_bytes, fails] {
+  enqueue(order, bus_s(n_bytes), [this, target, from, n_bytes, fails] {
     if (fails) throw_error(ErrorCode::io, "{}: copying {} bytes to the device failed", info_.name, n_bytes);
     copy(target, from, n_bytes);
   });
 }
 
-void SimDevice::copy_out(void* to, DevicePtr from, size_t n_bytes) {
+void SimDevice::copy_out(Order& order, void* to, DevicePtr from, size_t n_bytes) {
   const std::byte* source = real(from, n_bytes);
   const bool fails = n_copies_++ == options_.fail_copy;
+  n_side_copies_ += &order == &sums_;
   copied_bytes_ += n_bytes;
-  enqueue(runs_, bus_s(n_bytes), [this, to, source, n_bytes, fails] {
+  enqueue(order, bus_s(n_bytes), [this, to, source, n_bytes, fails] {
     if (fails) throw_error(ErrorCode::io, "{}: copying {} bytes to the host failed", info_.name, n_bytes);
     copy(to, source, n_bytes);
   });
@@ -183,24 +194,41 @@ void SimDevice::copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) {
 }
 
 Event SimDevice::record() {
-  const std::lock_guard lock(mutex_);
-  runs_.at[runs_.n_issued] = runs_.s;
-  return runs_.n_issued;
+  return record(runs_);
+}
+void SimDevice::wait(Event event) {
+  wait(runs_, event);
+}
+bool SimDevice::has_reached(Event event) {
+  return has_reached(runs_, event);
 }
 
-void SimDevice::wait(Event event) {
+Event SimDevice::record(Order& order) {
+  const std::lock_guard lock(mutex_);
+  order.at[order.n_issued] = order.s;
+  return order.n_issued;
+}
+
+// `order` goes on once `other` has done what it was given so far.
+void SimDevice::put_behind(Order& order, Order& other) {
+  const Event event = other.n_issued;
+  order.s = std::max(order.s, other.s);
+  enqueue(order, 0, [this, &other, event] { block_until(other, event); });
+}
+
+void SimDevice::wait(Order& order, Event event) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return runs_.n_done >= event; });
-  *host_s_ = std::max(*host_s_, runs_.at[event]);
-  while (!reads_.empty() && reads_.front().run <= event) reads_.pop_front();
+  changed_.wait(lock, [&] { return order.n_done >= event; });
+  *host_s_ = std::max(*host_s_, order.at[event]);
+  while (&order == &runs_ && !reads_.empty() && reads_.front().run <= event) reads_.pop_front();
   if (!failure_) return;
-  for (Order* order : {&runs_, &fetches_}) order->n_lost = order->n_issued;
+  for (Order* lost : {&runs_, &fetches_, &sums_}) lost->n_lost = lost->n_issued;
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-bool SimDevice::has_reached(Event event) {
+bool SimDevice::has_reached(Order& order, Event event) {
   const std::lock_guard lock(mutex_);
-  return runs_.n_done >= event;
+  return order.n_done >= event;
 }
 
 void SimDevice::release() {

@@ -1,6 +1,7 @@
 // The simulated device: the CPU's kernels behind a separate address space. Its addresses point into
 // inaccessible memory, so the host faults if it uses them; only the device knows the real memory. Copies and
-// runs are done in order by a separate thread, copies at a set bandwidth; fetches by a second thread.
+// runs are done in order by a separate thread, copies at a set bandwidth; fetches by a second thread, and the copies of its
+// side queue by a third.
 // Allocations, copies and runs can be made to fail.
 //
 // In addition to real time there is simulated time: from the duration of each copy and run, and from their
@@ -72,6 +73,7 @@ class SimDevice final : public Device {
   Event record() override;
   void wait(Event event) override;
   bool has_reached(Event event) override;
+  SideQueue* side_queue() override { return &side_; }
   Event fetch(DevicePtr to, const Weight& weight, Event after) override;
   void join(Event fetched) override;
   std::unique_ptr<Executable> compile(const Segment& segment) override;
@@ -85,6 +87,7 @@ class SimDevice final : public Device {
   int64_t n_allocs() const { return n_allocs_; }
   int64_t n_copies() const { return n_copies_; }
   int64_t n_runs() const { return n_runs_; }
+  int64_t n_side_copies() const { return n_side_copies_; }  // of those, in the side queue
   uint64_t copied_bytes() const { return copied_bytes_; }
   uint64_t fetched_bytes() const { return fetched_bytes_; }  // of those, fetched
   double host_s() const { return *host_s_; }                 // simulated
@@ -105,6 +108,31 @@ class SimDevice final : public Device {
     std::map<Event, double> at;  // simulated: when events are reached
   };
 
+  class Side final : public SideQueue {
+   public:
+    explicit Side(SimDevice& device) : device_(device) {}
+    void copy_in(DevicePtr to, const void* from, size_t n_bytes) override {
+      device_.copy_in(device_.sums_, to, from, n_bytes);
+    }
+    void copy_out(void* to, DevicePtr from, size_t n_bytes) override {
+      device_.copy_out(device_.sums_, to, from, n_bytes);
+    }
+    Event record() override { return device_.record(device_.sums_); }
+    void wait(Event event) override { device_.wait(device_.sums_, event); }
+    bool has_reached(Event event) override { return device_.has_reached(device_.sums_, event); }
+    void follow() override { device_.put_behind(device_.sums_, device_.runs_); }
+    void lead() override { device_.put_behind(device_.runs_, device_.sums_); }
+
+   private:
+    SimDevice& device_;
+  };
+
+  void copy_in(Order& order, DevicePtr to, const void* from, size_t n_bytes);
+  void copy_out(Order& order, void* to, DevicePtr from, size_t n_bytes);
+  Event record(Order& order);
+  void wait(Order& order, Event event);
+  bool has_reached(Order& order, Event event);
+  void put_behind(Order& order, Order& other);
   std::byte* real(DevicePtr address, size_t n_bytes) const;  // aborts the test if out of bounds
   void enqueue(Order& order, double seconds, std::function<void()> work);
   void block_until(Order& order, Event event);  // called on the other queue's thread
@@ -118,7 +146,7 @@ class SimDevice final : public Device {
   std::unique_ptr<Device> cpu_;
   std::map<DevicePtr, Allocation> allocations_;
   size_t used_bytes_ = 0, peak_bytes_ = 0;
-  int64_t n_allocs_ = 0, n_copies_ = 0, n_runs_ = 0;
+  int64_t n_allocs_ = 0, n_copies_ = 0, n_side_copies_ = 0, n_runs_ = 0;
   uint64_t copied_bytes_ = 0, fetched_bytes_ = 0;
   struct Read {
     Event run;
@@ -129,7 +157,8 @@ class SimDevice final : public Device {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Order runs_, fetches_;
+  Order runs_, fetches_, sums_;
+  Side side_{*this};
   std::exception_ptr failure_;
   bool stop_ = false, is_released_ = false;
   double own_host_s_ = 0;

@@ -68,11 +68,12 @@ class SlowSums final : public Collectives {
  public:
   SlowSums() : Collectives(kUsualLimitS) {}
   std::string_view name() const override { return "slow"; }
-  void all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
+  void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
     const auto n = static_cast<double>(parts.size());
     const double n_bytes = static_cast<double>(n_rows * parts[0].n_cols * sizeof(float));
     std::this_thread::sleep_for(std::chrono::duration<double>(2e-3 + 2 * (n - 1) / n * n_bytes / 1e9));
   }
+  void end_all_reduce() override {}
   void all_gather(std::span<const CollectivePart>, size_t) override {}
 };
 
