@@ -1,7 +1,7 @@
 // causal_conv: the short convolution of a recurrent layer. One thread per token and channel reads the `width`
-// newest inputs of its sequence, from x or, before its first token, from the state; the thread of a sequence's
-// last token also writes the new state, into another slot. Reads and writes n * c floats; what neighbouring
-// tokens read again comes from L2.
+// newest inputs of its sequence from x. The first width - 1 tokens of a sequence, whose inputs are partly in the state, are all
+// of its first token's thread, which then writes the new state: into another slot, or into the one that it has read.
+// Reads and writes n * c floats; what neighbouring tokens read again comes from L2.
 #include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
@@ -22,6 +22,22 @@ struct ConvCall {
   bool is_silu;
 };
 
+constexpr int kMaxWidth = 16;
+
+// The token behind the last one of the sequence that has this token.
+__device__ int end_of_sequence(const ConvCall& call, int token) {
+  int low = token + 1, high = call.n;  // ascending: the first whose sequence is another
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (call.sequences[middle] == call.sequences[token]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // The grid's x is the channels, its y the token.
 __global__ void __launch_bounds__(kThreads) causal_conv(const __grid_constant__ ConvCall call) {
   let_next_begin();
@@ -32,23 +48,35 @@ __global__ void __launch_bounds__(kThreads) causal_conv(const __grid_constant__ 
   const int sequence = call.sequences[token];
   int n_before = 0;  // tokens of the sequence in this step before this one, as far as it matters
   while (n_before < last && token > n_before && call.sequences[token - n_before - 1] == sequence) ++n_before;
-  const bool is_start = call.positions[token - n_before] == 0;
+  const auto x_at = [&](int t) { return call.x[static_cast<int64_t>(t) * call.n_channels + channel]; };
+  const auto w_at = [&](int j) { return call.w[static_cast<int64_t>(channel) * call.width + j]; };
+  const float bias = call.bias ? call.bias[channel] : 0.0f;
+  const auto put = [&](int t, float sum) {
+    call.y[static_cast<int64_t>(t) * call.n_channels + channel] =
+        call.is_silu ? sum / (1.0f + expf(-sum)) : sum;
+  };
+  if (n_before == last) {
+    float sum = bias;
+    for (int j = 0; j < call.width; ++j) sum += w_at(j) * x_at(token - last + j);
+    return put(token, sum);
+  }
+  if (n_before > 0) return;  // the first token's thread has it
+  const int end = end_of_sequence(call, token);
+  const bool is_start = call.positions[token] == 0;
   const int64_t slot_size = static_cast<int64_t>(last) * call.n_channels;
   const float* old = call.pool + call.states[2 * sequence] * slot_size + channel;
-  // The input `lag` tokens before this one.
-  const auto input = [&](int lag) {
-    if (lag <= n_before) return call.x[static_cast<int64_t>(token - lag) * call.n_channels + channel];
-    return is_start ? 0.0f : old[static_cast<int64_t>(last - (lag - n_before)) * call.n_channels];
-  };
-  float sum = call.bias ? call.bias[channel] : 0.0f;
-  for (int j = 0; j < call.width; ++j) {
-    sum += call.w[static_cast<int64_t>(channel) * call.width + j] * input(last - j);
+  float before[kMaxWidth];  // the inputs before the first token
+  for (int j = 0; j < last; ++j) {
+    before[j] = is_start ? 0.0f : old[static_cast<int64_t>(j) * call.n_channels];
   }
-  call.y[static_cast<int64_t>(token) * call.n_channels + channel] =
-      call.is_silu ? sum / (1.0f + expf(-sum)) : sum;
-  if (token + 1 < call.n && call.sequences[token + 1] == sequence) return;
+  const auto input = [&](int t) { return t >= token ? x_at(t) : before[last - (token - t)]; };
+  for (int t = token; t < min(end, token + last); ++t) {
+    float sum = bias;
+    for (int j = 0; j < call.width; ++j) sum += w_at(j) * input(t - last + j);
+    put(t, sum);
+  }
   float* state = call.pool + call.states[2 * sequence + 1] * slot_size + channel;
-  for (int j = 0; j < last; ++j) state[static_cast<int64_t>(j) * call.n_channels] = input(last - 1 - j);
+  for (int j = 0; j < last; ++j) state[static_cast<int64_t>(j) * call.n_channels] = input(end - last + j);
 }
 
 class CompiledCausalConv final : public CompiledOp {
@@ -57,6 +85,7 @@ class CompiledCausalConv final : public CompiledOp {
     const KvLayer& kv = context.segment.kv[node.layer];
     call_.n_channels = static_cast<int>(context.tensor(op.x).n_cols);
     call_.width = static_cast<int>(context.tensor(op.weight).n_cols);
+    TANDEM_CHECK(call_.width <= kMaxWidth);
     TANDEM_CHECK(kv.head_dim_k == static_cast<int64_t>(call_.width - 1) * call_.n_channels);
     call_.x = context.address<const float>(op.x);
     call_.w = context.address<const float>(op.weight);

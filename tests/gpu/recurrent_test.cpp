@@ -23,11 +23,15 @@ class GpuRecurrent : public GpuTest {
     return shape;
   }
 
+  // A step may write the slot that it reads, as the second half of one does (exec/halves.h).
+  enum class Slots : uint8_t { two, one };
   // Two slots for each sequence, in no order, with random states.
-  void set_states(OpCase& c, const std::vector<Slice>& slices, int64_t n_conv, int64_t n_recurrence) {
+  void set_states(OpCase& c, const std::vector<Slice>& slices, int64_t n_conv, int64_t n_recurrence,
+                  Slots used = Slots::two) {
     std::vector<int32_t> sequences, positions, slots(2 * slices.size());
     for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i);
     random_.shuffle(slots);
+    for (size_t s = 0; used == Slots::one && s < slices.size(); ++s) slots[2 * s + 1] = slots[2 * s];
     for (size_t s = 0; s < slices.size(); ++s) {
       for (int64_t i = 0; i < slices[s].n; ++i) {
         sequences.push_back(static_cast<int32_t>(s));
@@ -82,13 +86,14 @@ TEST_F(GpuRecurrent, CausalConv) {
       for (const int64_t kernel : {2, 4, 9}) {
         SCOPED_TRACE(format("{} channels, kernel {}", n_channels, kernel));
         for (const bool is_plain : {false, true}) {
+          const Slots used = is_plain ? Slots::one : Slots::two;
           OpCase c(random_, shape_of(slices));
           const TensorId x = c.activation(n_channels);
           c.builder.set_layer(0);
           c.finish(c.builder.causal_conv(x, c.matrix(DType::F32, n_channels, kernel, 1, 1.0f),
                                          is_plain ? nullptr : c.vector(random_.normals(n_channels)),
                                          is_plain ? ConvActivation::none : ConvActivation::silu));
-          set_states(c, slices, (kernel - 1) * n_channels, 4);
+          set_states(c, slices, (kernel - 1) * n_channels, 4, used);
           expect_match(c, {shape_of(slices).max_tokens, 1});
         }
       }
@@ -112,7 +117,8 @@ TEST_F(GpuRecurrent, DeltaRule) {
       c.builder.set_layer(0);
       c.finish(
           c.builder.delta_rule(qkv, beta, alpha, p, c.vector(decay), c.vector(random_.normals(p.n_head_v))));
-      set_states(c, slices, 4, p.n_head_v * p.head_dim_k * p.head_dim_v);
+      set_states(c, slices, 4, p.n_head_v * p.head_dim_k * p.head_dim_v,
+                 random_.below(2) == 0 ? Slots::one : Slots::two);
       expect_match(c, {shape_of(slices).max_tokens, 1});
     }
   }
@@ -132,7 +138,7 @@ TEST_F(GpuRecurrent, SsmScan) {
       c.finish(c.builder.ssm_scan(
           xbc, dt, p,
           {c.vector(decay), c.vector(random_.normals(p.n_head)), c.vector(random_.normals(p.n_head))}));
-      set_states(c, slices, 4, p.n_inner() * p.n_state);
+      set_states(c, slices, 4, p.n_inner() * p.n_state, random_.below(2) == 0 ? Slots::one : Slots::two);
       expect_match(c, {shape_of(slices).max_tokens, 1});
     }
   }

@@ -63,22 +63,25 @@ class TextRunner {
   static ShapeClass shape(size_t n_texts) {
     ShapeClass shape;
     shape.max_tokens = shape.max_outputs = kMost;
-    shape.max_sequences = static_cast<int64_t>(n_texts);
+    shape.max_sequences = static_cast<int64_t>(n_texts) + 1;
     return shape;
   }
 
+  // As the halves of steps do (exec/halves.h), a step may begin with a later sequence than the first, and may write the state
+  // that it reads.
   // fill(row, token) sets the op's inputs; take(row, token) reads its result.
   template <class Fill, class Take>
   void run(Random& random, const Texts& texts, Isa isa, Fill&& fill, Take&& take) {
     texts.for_each_step(random, 1 + random.below(kMost), [&](const std::vector<Texts::Token>& tokens) {
-      int32_t sequence = -1;
+      auto sequence = static_cast<int32_t>(random.below(2)) - 1;
+      if (sequence == 0) bench_.input(Input::states)[0] = bench_.input(Input::states)[1] = turn_[0];
       for (size_t row = 0; row < tokens.size(); ++row) {
         const Texts::Token& token = tokens[row];
         if (row == 0 || tokens[row - 1].text != token.text) {
           ++sequence;
           const auto first = static_cast<int32_t>(2 * token.text);
           bench_.input(Input::states)[2 * sequence] = first + turn_[token.text];
-          turn_[token.text] = 1 - turn_[token.text];
+          if (random.below(2) == 0) turn_[token.text] = 1 - turn_[token.text];
           bench_.input(Input::states)[2 * sequence + 1] = first + turn_[token.text];
         }
         bench_.input(Input::sequences)[row] = sequence;

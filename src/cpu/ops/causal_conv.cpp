@@ -30,12 +30,13 @@ class CompiledCausalConv final : public CompiledOp {
   }
 
   void run(Worker& worker, const RunContext& context) const override {
-    const int64_t n_tokens = context.shape.n_tokens;
+    const StepRange step{0, context.shape.n_tokens};
+    if (step.end == 0) return;
     const int64_t n_ranges = (n_channels_ + kMaxChannels - 1) / kMaxChannels;
-    worker.for_each(sequences_.count(n_tokens) * n_ranges, [&](int64_t item) {
+    worker.for_each(sequences_.count(step) * n_ranges, [&](int64_t item) {
       const int64_t first = item % n_ranges * kMaxChannels;
-      convolve(sequences_.at(item / n_ranges, n_tokens), first, std::min(kMaxChannels, n_channels_ - first),
-               reinterpret_cast<float*>(context.scratch));
+      convolve(sequences_.at(sequences_.first(step) + item / n_ranges, step), first,
+               std::min(kMaxChannels, n_channels_ - first), reinterpret_cast<float*>(context.scratch));
     });
   }
 

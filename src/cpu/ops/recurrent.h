@@ -28,10 +28,7 @@ class StepSequences {
         sequences_(context.address<const int32_t>(op.sequences)),
         states_(context.address<const int32_t>(op.states)) {}
 
-  int64_t count(int64_t n_tokens) const { return n_tokens == 0 ? 0 : sequences_[n_tokens - 1] + 1; }
-  SequenceTokens at(int64_t sequence, int64_t n_tokens) const { return at(sequence, {0, n_tokens}); }
-
-  // Those of a range, which is not empty, and the part of a sequence in it. A sequence that began before reads what it
+  // The sequences of a range, which is not empty, and the part of one in it. A sequence that began before reads what it
   // has written.
   int64_t count(StepRange r) const { return sequences_[r.end - 1] - sequences_[r.first] + 1; }
   int64_t first(StepRange r) const { return sequences_[r.first]; }
@@ -168,7 +165,7 @@ struct RecurrentHeads {
 template <class Fill, class Update>
 void for_each_tile(Worker& worker, const StepSequences& sequences, const KeyWindows& windows,
                    const RecurrentHeads& heads, int64_t n_tokens, const Fill& fill, const Update& update) {
-  const bool are_single = n_tokens == sequences.count(n_tokens);
+  const bool are_single = n_tokens == 0 || n_tokens == sequences.count({0, n_tokens});
   const int64_t n_tiles = (heads.n_cols + kStateTileColumns - 1) / kStateTileColumns;
   const int64_t n_of_sequence = heads.n * n_tiles;
   for (StepRange r{0, 0}; r.first < n_tokens; r.first = r.end) {
