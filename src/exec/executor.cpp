@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -67,13 +68,19 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
   if (placement_.splits_caches()) {
     while_hot = compile_placed(placed_graph(graph, placement_, CacheReach::hot_cache));
   }
-  std::unique_ptr<Program> program = compile_placed(placed_graph(std::move(graph), placement_));
+  Graph placed = placed_graph(std::move(graph), placement_);
+  std::unique_ptr<Program> in_halves;
+  if (std::optional<HalvedGraph> halved = halved_graph(placed, placement_)) {
+    in_halves = compile_placed(std::move(halved->graph), halved->halves);
+  }
+  std::unique_ptr<Program> program = compile_placed(std::move(placed));
   program->while_hot_ = std::move(while_hot);
+  program->in_halves_ = std::move(in_halves);
   return program;
 }
 
-std::unique_ptr<Program> Executor::compile_placed(Graph graph) {
-  Schedule schedule = make_schedule(graph, placement_, devices_.size());
+std::unique_ptr<Program> Executor::compile_placed(Graph graph, const Halves& halves) {
+  Schedule schedule = make_schedule(graph, placement_, devices_.size(), Arenas::laid_out, halves);
   check_supported(graph, schedule.partition);
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(schedule)));
   const Partition& partition = program->schedule_.partition;
@@ -192,11 +199,19 @@ void Executor::bind_groups(Program& program) {
   }
 }
 
-void Executor::run(Program& program, const StepInputs& inputs) {
+// What runs such a step.
+Program& Executor::program_for(Program& program, const StepInputs& inputs) {
   const std::span<const int32_t> from = inputs.data[static_cast<size_t>(Input::hot_from)];
-  if (program.while_hot_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; })) {
-    return run(*program.while_hot_, inputs);
-  }
+  if (program.while_hot_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; }))
+    return *program.while_hot_;
+  const Placement& placement = program.executor_.placement_;
+  const bool in_halves =
+      program.in_halves_ && goes_in_halves(placement, program.graph_.shape.max_tokens, inputs.shape.n_tokens);
+  return in_halves ? *program.in_halves_ : program;
+}
+
+void Executor::run(Program& built, const StepInputs& inputs) {
+  Program& program = program_for(built, inputs);
   const ShapeClass& limit = program.graph_.shape;
   TANDEM_CHECK(inputs.shape.n_tokens <= limit.max_tokens && inputs.shape.n_outputs <= limit.max_outputs);
   if (program.executables_.empty()) prepare(program);
@@ -224,15 +239,48 @@ void Executor::begin_step(const Program& program, const StepInputs& inputs) {
   const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
   stream_.use(groups, program.groups_);
   queue_.begin(groups);
+  set_shapes(program.schedule_.partition.halves, inputs);
   kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
                    inputs.data[static_cast<size_t>(Input::slots)], inputs.shape.sequences);
+}
+
+// The sizes of the step and of its halves. A sequence with tokens in both goes on in the second one: its recurrent layers read
+// the state that the first one wrote.
+void Executor::set_shapes(const Halves& halves, const StepInputs& inputs) {
+  shapes_.fill(inputs.shape);
+  if (!halves.on()) return;
+  const std::span<const int32_t> states = inputs.data[static_cast<size_t>(Input::states)];
+  later_states_.assign(states.begin(), states.end());
+  const int64_t n_step = inputs.shape.n_tokens;
+  for (const StepRows rows : {StepRows::first, StepRows::second}) {
+    const auto i = static_cast<size_t>(rows);
+    shapes_[i].n_tokens = halves.n_tokens(rows, n_step);
+    const int64_t begin = halves.n_before(rows), end = begin + shapes_[i].n_tokens;
+    sequences_[i].clear();
+    int64_t at = 0;
+    for (const SequenceStep& s : inputs.shape.sequences) {
+      const int64_t from = std::max(at, begin), upto = std::min(at + s.n_tokens, end);
+      if (from < upto) sequences_[i].push_back({upto - from, s.n_past + from - at});
+      at += s.n_tokens;
+    }
+    shapes_[i].sequences = sequences_[i];
+  }
+  if (states.empty()) return;
+  const std::span<const int32_t> of = inputs.data[static_cast<size_t>(Input::sequences)];
+  const auto cut = static_cast<size_t>(halves.n_first);
+  const auto last = static_cast<size_t>(of[cut - 1]);
+  if (of[cut] == of[cut - 1]) later_states_[2 * last] = states[2 * last + 1];
+}
+
+const StepShape& Executor::shape_of(const Program& program, TensorId tensor) const {
+  return shape_of(program.schedule_.partition.halves.rows_of(tensor));
 }
 
 void Executor::execute(Program& program, const Command& c, const StepInputs& inputs) {
   const size_t d = c.device.index();
   switch (c.kind) {
     case CommandKind::feed: return feed(program, d, inputs);
-    case CommandKind::copy: return copy(program, c, inputs.shape);
+    case CommandKind::copy: return copy(program, c);
     case CommandKind::record: program.events_[c.event] = devices_[d]->record(); return;
     case CommandKind::wait: return wait(d, program.events_[c.event]);
     case CommandKind::read: return queue_.read(c.group);
@@ -244,9 +292,11 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::fetch_cache: return kv_stream_.fetch(c.cache);
     case CommandKind::join_cache: return kv_stream_.join(c.cache);
     case CommandKind::write_back: return kv_stream_.write_back(c.cache);
-    case CommandKind::run: return run_segment(program, c, inputs.shape);
+    case CommandKind::run: return run_segment(program, c);
     case CommandKind::all_reduce:
-    case CommandKind::all_gather: return run_collective(program, c, inputs.shape);
+    case CommandKind::all_gather:
+    case CommandKind::start_sum: return run_collective(program, c);
+    case CommandKind::join_sum: return join_sum(program, c);
     case CommandKind::collect:
       if (!is_left(program, c.tensor, inputs.wanted)) bring(program, c.tensor, c.device, inputs.shape);
       return;
@@ -279,7 +329,8 @@ void Executor::bring_most_used(const ExpertUse& use) {
   experts_->read_most_used(use);
 }
 
-void Executor::run_segment(Program& program, const Command& c, const StepShape& shape) {
+void Executor::run_segment(Program& program, const Command& c) {
+  const StepShape& shape = shape_of(program.schedule_.partition.segments[c.segment].rows);
   devices_[c.device.index()]->run(*program.executables_[c.segment], shape);
   if (!c.device.is_host()) return;
   experts_->check();  // ops cannot throw
@@ -288,15 +339,17 @@ void Executor::run_segment(Program& program, const Command& c, const StepShape& 
 
 void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) {
   for (TensorId id : program.schedule_.partition.inputs[d]) {
-    const std::span<const int32_t> data = inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
+    const bool is_later = id == program.schedule_.partition.halves.states;
+    const std::span<const int32_t> data =
+        is_later ? later_states_ : inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
     TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
     devices_[d]->copy_in(program.addresses_[d][id], data.data(), data.size_bytes());
   }
 }
 
-void Executor::copy(const Program& program, const Command& c, const StepShape& shape) {
+void Executor::copy(const Program& program, const Command& c) {
   const Tensor& tensor = program.graph_.tensor(c.tensor);
-  const size_t n_bytes = step_bytes(tensor, shape);
+  const size_t n_bytes = step_bytes(tensor, shape_of(program, c.tensor));
   const auto storage = static_cast<size_t>(tensor.storage);
   const size_t from = c.from.index(), to = c.device.index();
   const DevicePtr source = program.addresses_[from][storage];
@@ -320,13 +373,16 @@ std::span<std::byte> Executor::host_bytes(const Program& program, TensorId id, c
           step_bytes(tensor, shape)};
 }
 
-void Executor::run_collective(const Program& program, const Command& c, const StepShape& shape) {
+void Executor::run_collective(const Program& program, const Command& c) {
   const Graph& graph = program.graph_;
+  const PlacedSegment& segment = program.schedule_.partition.segments[c.segment];
+  const StepShape& shape = shape_of(segment.rows);
+  const bool goes_on = c.kind == CommandKind::start_sum;
   std::vector<CollectivePart>& parts = parts_;
   parts.clear();
   size_t n_rows = 0;
   int layer = 0;
-  for (const int32_t i : program.schedule_.partition.segments[c.segment].nodes) {
+  for (const int32_t i : segment.nodes) {
     const Node& node = graph.nodes[static_cast<size_t>(i)];
     const size_t d = node.device.value().index();
     const TensorId in = std::get<CollectiveOp>(node.op).x;
@@ -334,19 +390,34 @@ void Executor::run_collective(const Program& program, const Command& c, const St
       return id == kNoTensor ? nullptr : program.addresses_[d][static_cast<size_t>(graph.tensor(id).storage)];
     };
     parts.push_back({devices_[d], address(in), address(node.output),
-                     in == kNoTensor ? 0 : static_cast<size_t>(graph.tensor(in).n_cols)});
+                     in == kNoTensor ? 0 : static_cast<size_t>(graph.tensor(in).n_cols),
+                     goes_on ? devices_[d]->side_queue() : nullptr});
     layer = node.layer;
     if (in != kNoTensor) n_rows = static_cast<size_t>(row_count(graph.tensor(in), shape));
   }
   transfers_.n_collectives += 1;
   try {
-    if (c.kind == CommandKind::all_reduce) {
-      collectives_->all_reduce(parts, n_rows);
-    } else {
-      collectives_->all_gather(parts, n_rows);
+    for (const CollectivePart& p : parts) {
+      if (SideQueue* side = goes_on ? p.device->side_queue() : nullptr) side->follow();
     }
+    if (goes_on) return collectives_->begin_all_reduce(parts, n_rows);
+    if (c.kind == CommandKind::all_reduce) return collectives_->all_reduce(parts, n_rows);
+    collectives_->all_gather(parts, n_rows);
   } catch (const Error& e) {
     throw_error(e.code(), "layer {}: {}", layer, e.message());
+  }
+}
+
+void Executor::join_sum(const Program& program, const Command& c) {
+  const std::vector<int32_t>& nodes = program.schedule_.partition.segments[c.segment].nodes;
+  const auto node_at = [&](int32_t i) -> const Node& { return program.graph_.nodes[static_cast<size_t>(i)]; };
+  try {
+    collectives_->end_all_reduce();
+    for (const int32_t i : nodes) {
+      if (SideQueue* side = devices_[node_at(i).device.value().index()]->side_queue()) side->lead();
+    }
+  } catch (const Error& e) {
+    throw_error(e.code(), "layer {}: {}", node_at(nodes.front()).layer, e.message());
   }
 }
 
@@ -406,11 +477,15 @@ void Executor::abandon_step() {
   cache_->forget();
   experts_->forget();
   if (collectives_->is_lost()) return;  // it may never be done
-  for (Device* device : devices_) {
+  const auto drain = [](WorkQueue& queue) {
     try {
-      device->wait(device->record());
+      queue.wait(queue.record());
     } catch (const Error&) {  // the first failure is the one to report
     }
+  };
+  for (Device* device : devices_) {
+    if (SideQueue* side = placement_.parallel ? device->side_queue() : nullptr) drain(*side);
+    drain(*device);
   }
 }
 

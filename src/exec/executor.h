@@ -5,6 +5,7 @@
 // An executor and its programs belong to one thread. Devices outlive it.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -97,7 +98,7 @@ class Executor {
 
  private:
   friend class Program;
-  std::unique_ptr<Program> compile_placed(Graph graph);
+  std::unique_ptr<Program> compile_placed(Graph graph, const Halves& halves = {});
   struct Arena {
     DevicePtr base = nullptr;
     size_t n_bytes = 0;
@@ -109,12 +110,17 @@ class Executor {
   void bind(Program& program);
   void bind_groups(Program& program);
   void grow_slots(DeviceId device, const SlotNeeds& needs);
+  static Program& program_for(Program& program, const StepInputs& inputs);
   void begin_step(const Program& program, const StepInputs& inputs);
+  void set_shapes(const Halves& halves, const StepInputs& inputs);
+  const StepShape& shape_of(StepRows rows) const { return shapes_[static_cast<size_t>(rows)]; }
+  const StepShape& shape_of(const Program& program, TensorId tensor) const;
   void execute(Program& program, const Command& command, const StepInputs& inputs);
-  void run_segment(Program& program, const Command& command, const StepShape& shape);
+  void run_segment(Program& program, const Command& command);
   void feed(const Program& program, size_t device, const StepInputs& inputs);
-  void copy(const Program& program, const Command& command, const StepShape& shape);
-  void run_collective(const Program& program, const Command& command, const StepShape& shape);
+  void copy(const Program& program, const Command& command);
+  void run_collective(const Program& program, const Command& command);
+  void join_sum(const Program& program, const Command& command);
   std::vector<float>& collected(const Graph& graph, TensorId tensor);
   static bool is_left(const Program& program, TensorId tensor, LogitsWanted wanted);
   void wait(size_t device, Event event);
@@ -138,7 +144,11 @@ class Executor {
   KvStream kv_stream_;
   std::unique_ptr<Collectives> collectives_;
   std::vector<CollectivePart> parts_;
-  std::vector<Arena> arenas_;  // one per device, shared by all programs
+  // Of the step that runs: all of it and its halves (StepRows), and what halves are made of.
+  std::array<StepShape, kStepRows> shapes_;
+  std::array<std::vector<SequenceStep>, kStepRows> sequences_;
+  std::vector<int32_t> later_states_;  // input `states` of the second half
+  std::vector<Arena> arenas_;          // one per device, shared by all programs
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;            // for copies between two GPUs
   std::vector<float> logits_, top_, hidden_;  // if they are computed on a GPU
@@ -174,6 +184,7 @@ class Program {
   std::vector<GroupWeights> groups_;
   std::vector<Event> events_;           // recorded by the schedule's commands
   std::unique_ptr<Program> while_hot_;  // runs instead while the cold caches are empty
+  std::unique_ptr<Program> in_halves_;  // runs instead for many tokens (halves.h)
 };
 
 }  // namespace tandem

@@ -12,8 +12,9 @@ constexpr size_t kArenaAlignment = 256;
 
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const Placement& placement, size_t n_devices)
+  Partitioner(const Graph& graph, const Placement& placement, size_t n_devices, const Halves& halves)
       : graph_(graph), placement_(placement), n_devices_(n_devices) {
+    result_.halves = halves;
     made_on_.resize(graph.tensors.size());
     made_in_.assign(graph.tensors.size(), 0);
     host_uses_.assign(graph.tensors.size(), false);
@@ -31,6 +32,7 @@ class Partitioner {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     assign_slots();
     const auto end = static_cast<int32_t>(graph_.nodes.size());
+    if (sum_) join_sum(end);
     for (const TensorId id : graph_.sent) bring_to_host(id, end);
     if (graph_.logits != kNoTensor) {
       result_.logits_device = made_on_[graph_.logits].value();
@@ -59,22 +61,70 @@ class Partitioner {
     const std::optional<size_t> cache = cache_of(node);
     const auto* collective = std::get_if<CollectiveOp>(&node.op);
     const std::optional<int32_t> number = collective ? std::optional(collective->number) : std::nullopt;
-    if (begins_segment(node, device, group, cache, number)) {
-      result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}, number});
+    const StepRows rows = halves().rows_of(node);
+    if (begins_segment(node, device, group, cache, number, rows)) {
+      result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}, number, rows});
       segment_begin_ = index;
       host_waits_ = false;
+      if (sum_ && collective) join_sum(index);
+      if (collective && collective->kind == CollectiveKind::all_reduce && rows != StepRows::all) begin_sum();
     }
+    if (sum_ && !collective && uses_sum(node)) join_sum(segment_begin_);
     if (group) result_.segments.back().group = group;
     result_.segments.back().nodes.push_back(index);
     for (TensorId id : inputs_of(node.op)) {
       if (!streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
-    made_on_[node.output] = device;
-    made_in_[node.output] = result_.segments.size() - 1;
-    host_waits_ |= !device.is_host() && host_uses_[node.output];
-    valid_[device.index()][node.output] = true;
+    for (const TensorId id : {node.output, halves().view_of(node.output).whole}) {
+      if (id == kNoTensor) continue;  // the second half completes what is there whole
+      made_on_[id] = device;
+      made_in_[id] = result_.segments.size() - 1;
+      host_waits_ |= !device.is_host() && host_uses_[id];
+      valid_[device.index()][id] = true;
+    }
     touch(device, node.output, index);
+  }
+
+  // ---- Sums that go on ----
+
+  const Halves& halves() const { return result_.halves; }
+
+  void begin_sum() {
+    result_.segments.back().begins_sum = true;
+    sum_ = result_.segments.size() - 1;
+  }
+  // Before the newest segment, or at the end. What it reads and writes stays in use until then.
+  void join_sum(int32_t index) {
+    if (index < static_cast<int32_t>(graph_.nodes.size())) result_.segments.back().joins_sum = true;
+    for_each_of_sum([&](DeviceId device, TensorId id) { touch(device, id, index); });
+    sum_.reset();
+  }
+  bool uses_sum(const Node& node) const {
+    bool uses = false;
+    const InputList inputs = inputs_of(node.op);
+    for_each_of_sum([&](DeviceId, TensorId id) {
+      const TensorId mine = graph_.tensor(id).storage;  // the other half may be beside it in the same memory
+      uses |= std::ranges::any_of(inputs, [&](TensorId input) {
+        const TensorId storage = graph_.tensor(input).storage;
+        return storage == mine || storage == memory_of(id);
+      });
+    });
+    return uses;
+  }
+  void for_each_of_sum(const auto& f) const {
+    for (const int32_t i : result_.segments[*sum_].nodes) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      for (const TensorId id : {std::get<CollectiveOp>(node.op).x, node.output}) {
+        if (id != kNoTensor) f(node.device.value(), id);
+      }
+    }
+  }
+  // The tensor whose memory it lies in.
+  TensorId memory_of(TensorId id) const {
+    const TensorId storage = graph_.tensor(id).storage;
+    const TensorId whole = halves().view_of(storage).whole;
+    return whole == kNoTensor ? storage : graph_.tensor(whole).storage;
   }
 
   bool makes_top(const Node& node) const { return graph_.top != kNoTensor && node.output == graph_.top; }
@@ -124,11 +174,11 @@ class Partitioner {
   }
 
   bool begins_segment(const Node& node, DeviceId device, std::optional<size_t> group,
-                      std::optional<size_t> cache, std::optional<int32_t> collective) const {
+                      std::optional<size_t> cache, std::optional<int32_t> collective, StepRows rows) const {
     if (result_.segments.empty()) return true;
     const PlacedSegment& last = result_.segments.back();
     if (collective || last.collective) return collective != last.collective;
-    if (last.device != device || last.cache != cache) return true;
+    if (last.device != device || last.cache != cache || last.rows != rows) return true;
     if (waits_for_gpu(node, device) && follows_deferred(last)) return true;
     if (node.device && host_waits_) return true;
     // A prefetched cache is passed on after the segment that uses it, so that there is one.
@@ -148,6 +198,7 @@ class Partitioner {
   }
 
   void use(DeviceId device, TensorId id, int32_t index) {
+    if (graph_.tensor(id).role == Role::input) id = memory_of(id);
     auto valid = valid_[device.index()].begin() + id;
     const Tensor& t = graph_.tensor(id);
     if (t.role != Role::activation) {
@@ -178,8 +229,12 @@ class Partitioner {
   }
 
   void receive(TensorId id) {
-    made_on_[id] = DeviceId::host();
-    valid_[0][id] = true;
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const auto other = static_cast<TensorId>(i);
+      if (other != id && halves().view_of(other).whole != id) continue;
+      made_on_[i] = DeviceId::host();
+      valid_[0][i] = true;
+    }
     touch(DeviceId::host(), id, 0);
   }
 
@@ -199,9 +254,9 @@ class Partitioner {
 
   // Extends the lifetime of the tensor's memory on a device to node `index`.
   void touch(DeviceId device, TensorId id, int32_t index) {
-    const TensorId storage = graph_.tensor(id).storage;
-    BufferLifetime& life = lifetimes_[device.index()][storage];
-    life.n_bytes = std::max(life.n_bytes, graph_.tensor(id).n_bytes());
+    const TensorId whole = halves().view_of(id).whole;
+    BufferLifetime& life = lifetimes_[device.index()][memory_of(id)];
+    life.n_bytes = std::max(life.n_bytes, graph_.tensor(whole == kNoTensor ? id : whole).n_bytes());
     life.first = life.first < 0 ? index : std::min(life.first, index);
     life.last = std::max(life.last, index);
   }
@@ -249,6 +304,12 @@ class Partitioner {
       const MemoryPlan plan = plan_memory(buffers, kArenaAlignment);
       std::vector<size_t> offsets(graph_.tensors.size(), Partition::kNowhere);
       for (size_t i = 0; i < ids.size(); ++i) offsets[ids[i]] = plan.offsets[i];
+      for (size_t id = 0; id < graph_.tensors.size(); ++id) {
+        const Halves::View view = halves().view_of(static_cast<TensorId>(id));
+        const TensorId memory = memory_of(static_cast<TensorId>(id));
+        if (view.whole != kNoTensor && offsets[memory] != Partition::kNowhere)
+          offsets[id] = offsets[memory] + view.offset;
+      }
       result_.arena_offsets.push_back(std::move(offsets));
       result_.arena_bytes[device] = plan.n_bytes;
     }
@@ -258,6 +319,7 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t segment_begin_ = 0;
+  std::optional<size_t> sum_;                           // the segment of one that goes on
   bool host_waits_ = false;                             // for a result of the current segment
   std::vector<bool> host_uses_;                         // [TensorId]
   std::vector<std::optional<DeviceId>> made_on_;        // [TensorId] device of the producer; inputs: none
@@ -269,8 +331,9 @@ class Partitioner {
 
 }  // namespace
 
-Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas) {
-  return Partitioner(graph, placement, n_devices).run(arenas);
+Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas,
+                          const Halves& halves) {
+  return Partitioner(graph, placement, n_devices, halves).run(arenas);
 }
 
 }  // namespace tandem

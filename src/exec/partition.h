@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "exec/halves.h"
 #include "exec/placement.h"
 #include "exec/slots.h"
 #include "graph/graph.h"
@@ -38,7 +39,8 @@ struct StreamGroup {
   bool passes_through_host() const { return on_disk && (device.is_host() || fetched_every_step); }
 };
 
-// Or a collective: its nodes, one for each device that takes part; `device` is then any of these.
+// Or a collective: its nodes, one for each device that takes part; `device` is then any of these. The sum of a half only begins
+// there, and goes on beside the segments behind it, up to the next collective or the first use of the sum.
 struct PlacedSegment {
   DeviceId device;
   std::optional<size_t> group;             // the streamed weights that the nodes read
@@ -47,6 +49,9 @@ struct PlacedSegment {
   std::vector<Transfer> transfers;         // to issue before the nodes run; all to this device
   std::vector<Transfer> sends;             // made here, copied to the host once the nodes are issued
   std::optional<int32_t> collective = {};  // its number
+  StepRows rows = StepRows::all;           // of the step's tokens, those that the nodes compute
+  bool begins_sum = false;                 // a collective that goes on
+  bool joins_sum = false;                  // the sum that goes on is complete before this
 };
 
 struct Partition {
@@ -61,6 +66,7 @@ struct Partition {
   std::vector<Transfer> sent;       // Graph::sent and who makes it; on the host at the end
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
+  Halves halves;         // of the graph
 
   static constexpr size_t kNowhere = SIZE_MAX;
 };
@@ -68,6 +74,6 @@ struct Partition {
 // Arenas::none skips the layout of activations, for callers that only ask what runs where and when.
 enum class Arenas : uint8_t { laid_out, none };
 Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices,
-                          Arenas arenas = Arenas::laid_out);
+                          Arenas arenas = Arenas::laid_out, const Halves& halves = {});
 
 }  // namespace tandem

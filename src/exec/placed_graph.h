@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "exec/halves.h"
 #include "exec/placement.h"
 
 namespace tandem {
@@ -18,11 +19,14 @@ Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = C
 class PlacedGraph {
  public:
   PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);
+  explicit PlacedGraph(HalvedGraph graph) : own_(std::move(graph.graph)), halves_(std::move(graph.halves)) {}
   const Graph& operator*() const { return own_ ? *own_ : *graph_; }
+  const Halves& halves() const { return halves_; }
 
  private:
-  const Graph* graph_;
+  const Graph* graph_ = nullptr;
   std::optional<Graph> own_;
+  Halves halves_;
 };
 
 }  // namespace tandem

@@ -31,6 +31,8 @@ struct LayerPlacement {
 struct TensorParallel {
   std::vector<DeviceId> devices;  // two or more, each once
   std::vector<double> shares;     // of each, at least 0, and more than 0 in all
+  // Prefill steps of so many tokens or more go through the layers in halves (halves.h); 0: none.
+  int64_t halves_from = 0;
 
   std::optional<size_t> find(DeviceId device) const;  // its index
 };

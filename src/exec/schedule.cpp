@@ -61,6 +61,7 @@ class Scheduler {
 
   void add_segment(size_t index) {
     const PlacedSegment& s = partition().segments[index];
+    if (s.joins_sum) join_sum();
     if (s.collective) return add_collective(index);
     bring_activations(s);
     if (fetches_from_disk_) add({.kind = CommandKind::start_fetches});
@@ -72,22 +73,34 @@ class Scheduler {
     if (s.group && last_use_[*s.group] == index) pass_on_slots(*s.group);
   }
 
-  // The host, if it takes part, overwrites memory of its own at once.
   void add_collective(size_t index) {
     const PlacedSegment& s = partition().segments[index];
+    if (s.begins_sum) {
+      add({.kind = CommandKind::start_sum, .device = s.device, .segment = index});
+      sum_ = index;
+      return;
+    }
     const auto op_of = [&](int32_t i) {
       return std::get<CollectiveOp>(graph_.nodes[static_cast<size_t>(i)].op);
     };
+    const bool reduces = op_of(s.nodes.front()).kind == CollectiveKind::all_reduce;
+    end_collective(reduces ? CommandKind::all_reduce : CommandKind::all_gather, index);
+  }
+  void join_sum() {
+    end_collective(CommandKind::join_sum, sum_.value());
+    sum_.reset();
+  }
+  // The host, if it takes part, overwrites memory of its own at once.
+  void end_collective(CommandKind kind, size_t index) {
+    const PlacedSegment& s = partition().segments[index];
     const auto is_on_host = [&](int32_t i) { return graph_.nodes[static_cast<size_t>(i)].device->is_host(); };
     if (std::ranges::any_of(s.nodes, is_on_host)) wait_for_host_reads();
-    const bool reduces = op_of(s.nodes.front()).kind == CollectiveKind::all_reduce;
-    add({.kind = reduces ? CommandKind::all_reduce : CommandKind::all_gather,
-         .device = s.device,
-         .segment = index});
+    add({.kind = kind, .device = s.device, .segment = index});
     for (const Transfer& t : s.sends) send(t.from, t.tensor);
   }
 
   void end_step() {
+    if (sum_) join_sum();
     send_to_next_stage();
     for (size_t d = 1; d < reads_host_.size(); ++d) {
       const DeviceId device = DeviceId::at(d);
@@ -215,6 +228,7 @@ class Scheduler {
   std::vector<bool> reads_inputs_;  // [device] was fed, and the host has not waited for it since
   std::vector<bool> reads_host_;    // [device] has copies from host memory that the host has not waited for
   std::vector<size_t> sent_;        // [TensorId] the event of its copy to the host
+  std::optional<size_t> sum_;       // the segment of one that goes on
 };
 
 std::vector<SplitLayer> split_layers(const Placement& placement) {
@@ -228,8 +242,9 @@ std::vector<SplitLayer> split_layers(const Placement& placement) {
 
 }  // namespace
 
-Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas) {
-  Partition partition = partition_graph(graph, placement, n_devices, arenas);
+Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas,
+                       const Halves& halves) {
+  Partition partition = partition_graph(graph, placement, n_devices, arenas, halves);
   Scheduler scheduler(graph, std::move(partition), n_devices);
   Schedule schedule = scheduler.run();
   schedule.split_layers = split_layers(placement);

@@ -34,11 +34,13 @@ enum class CommandKind : uint8_t {
   run,            // run `segment` on the device
   all_reduce,  // the devices of `segment`, a collective, add what they have (collectives.h); they may wait for each other
   all_gather,  // the same, but they join the columns that they have
+  start_sum,  // begin the all_reduce of `segment` in the devices' side queues (device.h): it goes on beside what follows
+  join_sum,  // end it: what devices are given from here on finds the sum. Comes before the next collective
   collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
   receive,  // wait for `tensor` from the rank with the stage before, and put it into host memory
   send,     // send `tensor`, which is in host memory, to the rank with the next stage
 };
-inline constexpr int kCommandKinds = 19;
+inline constexpr int kCommandKinds = 21;
 
 struct Command {
   CommandKind kind = CommandKind::run;
@@ -69,6 +71,6 @@ struct Schedule {
 };
 
 Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices,
-                       Arenas arenas = Arenas::laid_out);
+                       Arenas arenas = Arenas::laid_out, const Halves& halves = {});
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #include "plan/cost.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/checked.h"
@@ -22,9 +23,11 @@ class StepClock final : GroupSlots {
         schedule_(schedule),
         rates_(rates),
         load_(load),
+        loads_{load, half_of(load, StepRows::first), half_of(load, StepRows::second)},
         queue_(*this, devices.size()),
         memory_(rates[0].memory()),
         at_(devices.size()),
+        links_(devices.size()),
         bus_(devices.size()),
         moves_s_(devices.size()),
         events_(schedule.n_events),
@@ -91,6 +94,21 @@ class StepClock final : GroupSlots {
 
   // ---- What there is ----
 
+  // Of several sequences, a half has its share; one goes on in the second half.
+  StepLoad half_of(StepLoad load, StepRows rows) const {
+    const Halves& halves = schedule_.partition.halves;
+    if (!halves.on()) return load;
+    const int64_t n = halves.n_tokens(rows, load.n_tokens);
+    if (load.n_sequences == 1) load.n_past += halves.n_before(rows);
+    load.n_sequences = std::max<int64_t>(1, load.n_sequences * n / std::max<int64_t>(1, load.n_tokens));
+    load.n_tokens = n;
+    return load;
+  }
+  const StepLoad& load_of(StepRows rows) const { return loads_[static_cast<size_t>(rows)]; }
+  double bytes_of(TensorId id) const {
+    return tensor_bytes(graph_.tensor(id), load_of(partition().halves.rows_of(id)));
+  }
+
   double disk_bytes_per_s() const {
     return rates_[0].disk_bytes_per_s > 0 ? rates_[0].disk_bytes_per_s : kUsualDiskBytesPerS;
   }
@@ -146,7 +164,7 @@ class StepClock final : GroupSlots {
       return;
     }
     for (int32_t i : segment.nodes) {
-      NodeWork work = node_work(graph_, graph_.nodes[i], load_, kv, segment.device);
+      NodeWork work = node_work(graph_, graph_.nodes[i], load_of(segment.rows), kv, segment.device);
       if (const ExpertPart* part = expert_part(graph_.nodes[i])) {
         const auto& op = std::get<MoeFfnOp>(graph_.nodes[i].op);
         const auto n_used = static_cast<double>(op.n_used);
@@ -246,6 +264,8 @@ class StepClock final : GroupSlots {
         return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
       case CommandKind::all_reduce:
       case CommandKind::all_gather: return run_collective(c.segment);
+      case CommandKind::start_sum: return begin_collective(c.segment, links_);
+      case CommandKind::join_sum: return join_sum(c.segment);
       case CommandKind::collect: return collect(c);
       case CommandKind::receive: return;  // the wait for another rank is none of this one's work
       case CommandKind::send: return pass_on(c);
@@ -255,7 +275,10 @@ class StepClock final : GroupSlots {
   // The device does not go on before `t`.
   void reach(size_t d, double t) { at_[d] = std::max(at_[d], t); }
   // The host gives the device something to do.
-  void give(size_t d, double seconds) { at_[d] = std::max(at_[d], at_[0]) + seconds; }
+  void give(size_t d, double seconds) { give(at_, d, seconds); }
+  void give(std::vector<double>& order, size_t d, double seconds) {
+    order[d] = std::max(order[d], at_[0]) + seconds;
+  }
 
   void run_on_device(size_t d, const SegmentTime& segment) {
     if (segment.fetched_bytes > 0) {
@@ -281,29 +304,46 @@ class StepClock final : GroupSlots {
   }
 
   // From GPU to GPU where all are linked and add; else over host memory: all parts go there, and the host adds or joins them.
+  // `order` says when each device, or its link, has done what it was given before.
   void run_collective(size_t segment) {
-    if (is_between_peers(segment)) return add_between_peers(segment);
-    const auto for_each_copy = [&](TensorId CollectiveTensors::*which, const auto& f) {
-      for (const int32_t i : partition().segments[segment].nodes) {
-        const Node& node = graph_.nodes[static_cast<size_t>(i)];
-        const CollectiveTensors tensors{std::get<CollectiveOp>(node.op).x, node.output};
-        if (tensors.*which != kNoTensor) f(node.device->index(), tensors.*which);
-      }
-    };
-    double n_bytes = 0;
-    for_each_copy(&CollectiveTensors::in, [&](size_t d, TensorId id) {
-      if (d > 0) give(d, over_bus(d, id));
-      n_bytes += tensor_bytes(graph_.tensor(id), load_);
+    begin_collective(segment, at_);
+    end_collective(segment, at_);
+  }
+  void begin_collective(size_t segment, std::vector<double>& order) {
+    for_each_device(segment, [&](size_t d, TensorId, TensorId) { order[d] = std::max(order[d], at_[d]); });
+    if (is_between_peers(segment)) return add_between_peers(segment, order);
+    for_each_device(segment, [&](size_t d, TensorId in, TensorId) {
+      if (d > 0 && in != kNoTensor) give(order, d, over_bus(d, in));
     });
-    for_each_copy(&CollectiveTensors::in, [&](size_t d, TensorId) { reach(0, at_[d]); });
+    reach(0, sum_read_);  // its memory is used again
+    arrived_ = order;
+  }
+  void end_collective(size_t segment, std::vector<double>& order) {
+    if (is_between_peers(segment)) return;
+    double n_bytes = 0;
+    for_each_device(segment, [&](size_t d, TensorId in, TensorId) {
+      if (in == kNoTensor) return;
+      reach(0, arrived_[d]);
+      n_bytes += bytes_of(in);
+    });
     at_[0] += n_bytes / rates_[0].read_bytes_per_s;
-    for_each_copy(&CollectiveTensors::out, [&](size_t d, TensorId id) {
-      if (d > 0) give(d, over_bus(d, id));
+    for_each_device(segment, [&](size_t d, TensorId, TensorId out) {
+      if (d == 0 || out == kNoTensor) return;
+      give(order, d, over_bus(d, out));
+      sum_read_ = std::max(sum_read_, order[d]);
     });
   }
-  struct CollectiveTensors {
-    TensorId in, out;
-  };
+  void join_sum(size_t segment) {
+    end_collective(segment, links_);
+    for_each_device(segment, [&](size_t d, TensorId, TensorId) { reach(d, links_[d]); });
+  }
+  // f(device, its part, its result), of all that take part.
+  void for_each_device(size_t segment, const auto& f) {
+    for (const int32_t i : partition().segments[segment].nodes) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      f(node.device->index(), std::get<CollectiveOp>(node.op).x, node.output);
+    }
+  }
 
   // What NcclCollectives adds.
   bool is_between_peers(size_t segment) const {
@@ -314,20 +354,15 @@ class StepClock final : GroupSlots {
              rates_[node.device->index()].peer_bytes_per_s > 0;
     });
   }
-  void add_between_peers(size_t segment) {
-    const std::vector<int32_t>& nodes = partition().segments[segment].nodes;
-    const auto n = static_cast<double>(nodes.size());
-    double begin = 0, seconds = 0;
-    const auto for_each_peer = [&](const auto& f) {
-      for (const int32_t i : nodes) f(graph_.nodes[static_cast<size_t>(i)]);
-    };
-    for_each_peer([&](const Node& node) {
-      const size_t d = node.device->index();
-      const double n_bytes = tensor_bytes(graph_.tensor(std::get<CollectiveOp>(node.op).x), load_);
-      begin = std::max({begin, at_[d], at_[0]});
-      seconds = std::max(seconds, rates_[d].peer_s + 2 * (n - 1) / n * n_bytes / rates_[d].peer_bytes_per_s);
+  void add_between_peers(size_t segment, std::vector<double>& order) {
+    const auto n = static_cast<double>(partition().segments[segment].nodes.size());
+    double begin = at_[0], seconds = 0;
+    for_each_device(segment, [&](size_t d, TensorId in, TensorId) {
+      begin = std::max(begin, order[d]);
+      seconds =
+          std::max(seconds, rates_[d].peer_s + 2 * (n - 1) / n * bytes_of(in) / rates_[d].peer_bytes_per_s);
     });
-    for_each_peer([&](const Node& node) { at_[node.device->index()] = begin + seconds; });
+    for_each_device(segment, [&](size_t d, TensorId, TensorId) { order[d] = begin + seconds; });
   }
 
   void copy(const Command& c) {
@@ -347,7 +382,7 @@ class StepClock final : GroupSlots {
     at_[0] += rates_[0].stage_s + tensor_bytes(graph_.tensor(c.tensor), load_) / rates_[0].memory();
   }
   double over_bus(size_t d, TensorId id) const {
-    return rates_[d].stage_s + tensor_bytes(graph_.tensor(id), load_) / rates_[d].bus_bytes_per_s;
+    return rates_[d].stage_s + bytes_of(id) / rates_[d].bus_bytes_per_s;
   }
 
   void move_oldest_blocks() {
@@ -420,9 +455,13 @@ class StepClock final : GroupSlots {
   const Schedule& schedule_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
+  std::array<StepLoad, kStepRows> loads_;  // of the whole step and its halves
   FetchQueue queue_;
   MemoryTraffic memory_;
   std::vector<double> at_;       // [device] when what it was given is done; [0]: when the host is
+  std::vector<double> links_;    // [device] when the last sum is that goes on beside what it computes
+  std::vector<double> arrived_;  // [device] when its part of the newest sum is in host memory
+  double sum_read_ = 0;          // when all devices have the sum that went over host memory last
   std::vector<double> bus_;      // [device] when its last fetch is
   std::vector<double> moves_s_;  // [device] to bring the oldest blocks of hot caches to the host
   std::vector<double> events_;   // when they are reached

@@ -8,6 +8,7 @@
 #include "plan/fit.h"
 #include "plan/generic_kernels.h"
 #include "plan/kv_formats.h"
+#include "plan/overlap.h"
 
 namespace tandem {
 namespace {
@@ -359,6 +360,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
+  text += halves_text(r, fit);
   if (const std::string ways = split_text(r, fit); !ways.empty()) text += "over GPUs: " + ways + "\n";
   const auto streams_prompts = [](const LayerPlacement& p) {
     const WeightHome* held = held_by_host(p);

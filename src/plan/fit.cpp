@@ -14,6 +14,7 @@
 #include "plan/choices.h"
 #include "plan/kv_formats.h"
 #include "plan/kv_memory.h"
+#include "plan/overlap.h"
 #include "plan/share.h"
 
 namespace tandem {
@@ -482,11 +483,14 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
   if (const SplitKv* split = placement.split()) {
     load.hot_from = hot_from_of(r.kv, split->n_blocks, load.n_past + load.n_tokens);
   }
-  const PlacedGraph placed(built, placement,
-                           load.hot_from > 0 ? CacheReach::both_caches : CacheReach::hot_cache);
-  const Graph& graph = *placed;
-  const Schedule schedule = make_schedule(graph, placement, r.devices.size(), Arenas::none);
-  return step_cost(graph, schedule, r.devices, r.rates, r.kv, load).seconds;
+  PlacedGraph placed(built, placement, load.hot_from > 0 ? CacheReach::both_caches : CacheReach::hot_cache);
+  if (goes_in_halves(placement, built.shape.max_tokens, load.n_tokens)) {
+    std::optional<HalvedGraph> halved = halved_graph(*placed, placement);
+    if (halved) placed = PlacedGraph(std::move(*halved));
+  }
+  const Schedule schedule =
+      make_schedule(*placed, placement, r.devices.size(), Arenas::none, placed.halves());
+  return step_cost(*placed, schedule, r.devices, r.rates, r.kv, load).seconds;
 }
 
 Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::vector<std::string>* reasons) {
@@ -559,7 +563,10 @@ std::vector<Fit> all_fits(const FitRequest& request) {
     for (const Fit& f : whole) add_divided(r, f, list);
   }
   if (r.rates.empty()) return list;
-  for (Fit& f : list) f.speed = predict(r, f.placement);
+  for (Fit& f : list) {
+    choose_halves(r, f);
+    f.speed = predict(r, f.placement);
+  }
   std::stable_sort(list.begin(), list.end(),
                    [](const Fit& a, const Fit& b) { return compared_seconds(a) < compared_seconds(b); });
   // Choices with the same time and memory are the same placement: if everything fits, nothing is streamed.

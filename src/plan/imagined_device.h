@@ -25,7 +25,7 @@ class ImaginedDevice final : public DeviceModel {
   // An estimate: the activations of the widest product, quantized, or what latent attention makes.
   size_t scratch_bytes(const Segment& segment) const override;
   // As of a CUDA device.
-  PinnedBytes pinned_bytes() const override { return {size_t{16} << 20, size_t{16} << 20}; }
+  PinnedBytes pinned_bytes() const override { return {size_t{16} << 20, size_t{16} << 20, size_t{64} << 20}; }
 
  private:
   DeviceInfo info_;

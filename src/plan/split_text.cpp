@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "plan/choices.h"
+#include "plan/overlap.h"
 
 namespace tandem {
 namespace {
@@ -42,7 +43,9 @@ std::optional<Fit> in_way(const FitRequest& r, const Fit& fit, SplitMode way) {
     choice.split = way;
     if (on_host) choice.cache = CacheOnHost{};
   }
-  return fit_with(r, choice);
+  Fit other = fit_with(r, choice);
+  choose_halves(r, other);
+  return other;
 }
 
 }  // namespace

@@ -84,6 +84,22 @@ TEST_P(FamiliesTensor, LogitsAreThoseOfOneDevice) {
   }
 }
 
+// Prompts in two halves, whose sums go over links beside what the devices compute.
+TEST_P(FamiliesTensor, InHalves) {
+  const std::vector<float> wanted = expected();
+  for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {3, 2}, {1, 2, 1}, {1, 1, 1, 1}}) {
+    SCOPED_TRACE(shares.size());
+    EngineOptions o = options(divided(shares));
+    test::SimMachine machine(*host_, shares.size());
+    o.placement = Session(*model_, machine.devices(), o).placement().placement;
+    o.placement.parallel->halves_from = 1;
+    Session session(*model_, machine.devices(), o);
+    EXPECT_LE(apart(logits(session), wanted), 1e-4f);
+    EXPECT_GT(machine.n_side_copies(), 0);
+    expect_as_planned(session, machine);
+  }
+}
+
 TEST_P(FamiliesTensor, CachesAndExpertsOnTheHost) {
   const std::vector<float> wanted = expected();
   for (const bool cache : {true, false}) {
@@ -126,9 +142,14 @@ TEST_P(FamiliesTensor, AsThePlannerChooses) {
 // Ranks with some of the layers each, which divide them over their own devices.
 TEST_P(FamiliesTensor, InStages) {
   const std::vector<bool> cuts = possible_cuts(model_->architecture());
-  for (const int n_ranks : {2, 3}) {
+  for (const auto& [n_ranks, in_halves] : {std::pair(2, false), std::pair(2, true), std::pair(3, false)}) {
     SCOPED_TRACE(n_ranks);
-    test::StagesRig rig{path_, test::stages_of(cuts, n_ranks), options(divided({1, 2}))};
+    EngineOptions o = options(divided({1, 2}));
+    if (in_halves) {
+      o.context.n_ubatch_given = true;
+      o.rates = rates_for_halves(2);
+    }
+    test::StagesRig rig{path_, test::stages_of(cuts, n_ranks), o};
     if (rig.layers.empty()) break;
     std::vector<std::vector<std::unique_ptr<test::SimDevice>>> sims(static_cast<size_t>(n_ranks));
     for (auto& of_rank : sims) {
@@ -147,8 +168,14 @@ TEST_P(FamiliesTensor, InStages) {
          }))
       EXPECT_EQ(end.error, "");
     EXPECT_LE(apart(found, expected()), 1e-4f);
+    int64_t n_side_copies = 0;
     for (const auto& of_rank : sims) {
       for (const auto& sim : of_rank) EXPECT_GT(sim->copied_bytes(), 0u);
+      for (const auto& sim : of_rank) n_side_copies += sim->n_side_copies();
+    }
+    // Halves are not worth it where each expands the keys of the text before it.
+    if (!GetParam().ends_with("_expanded")) {
+      EXPECT_EQ(n_side_copies > 0, in_halves);
     }
   }
 }

@@ -8,9 +8,12 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "exec/tensor_cuts.h"
 #include "nccl.h"
 #include "nccl/fake_nccl.h"
+#include "plan/offload.h"
 #include "plan/peer_rates.h"
+#include "plan/session_plan.h"
 #include "support/forwarding_device.h"
 #include "support/recurrent_model.h"
 #include "support/tensor_rig.h"
@@ -88,25 +91,29 @@ TEST_F(NcclLibrary, IsNoLibrary) {
 
 // ---- Sums ----
 
-// A device whose work is done at once, unless its stream is stuck.
+// A device whose work is done at once, unless its stream is stuck. What is beside its runs is done when they wait for it.
 class StreamDevice final : public test::ForwardingDevice {
  public:
   explicit StreamDevice(int number)
       : ForwardingDevice(cpu::make_cpu_device({.n_threads = 1})),
         number_(number),
-        info_{"CUDA" + std::to_string(number), "a GPU", "CUDA", false} {}
+        info_{"CUDA" + std::to_string(number), "a GPU", "CUDA", false} {
+    side_stream_.is_side = true;
+  }
 
   const DeviceInfo& info() const override { return info_; }
   MemoryInfo memory_info() const override { return {size_t{1} << 30, size_t{1} << 30}; }
   size_t weight_bytes(const Weight& weight) const override { return weight.n_bytes(); }
   void upload(DevicePtr to, const Weight& weight) override { copy_in(to, weight.data, weight.n_bytes()); }
-  bool has_reached(Event) override { return !stream_.is_stuck; }
+  bool has_reached(Event) override { return !is_stuck(); }
   void wait(Event) override {
-    if (stream_.is_stuck) ADD_FAILURE() << "a deadlock: " << info_.name << " waits for a sum that never ends";
+    if (is_stuck()) ADD_FAILURE() << "a deadlock: " << info_.name << " waits for a sum that never ends";
   }
   std::optional<NativeQueue> native_queue() override {
     return NativeQueue{NativeQueue::Api::cuda, number_, &stream_};
   }
+  SideQueue* side_queue() override { return &side_; }
+  size_t n_late() const { return side_stream_.late.size(); }
   DevicePtr alloc(size_t n_bytes) override {
     ++n_allocations_;
     return ForwardingDevice::alloc(n_bytes);
@@ -118,9 +125,40 @@ class StreamDevice final : public test::ForwardingDevice {
   int64_t n_allocations() const { return n_allocations_; }
 
  private:
+  class Side final : public SideQueue {
+   public:
+    explicit Side(StreamDevice& device) : device_(device) {}
+    void copy_in(DevicePtr to, const void* from, size_t n_bytes) override {
+      device_.side_stream_.catch_up();
+      device_.copy_in(to, from, n_bytes);
+    }
+    void copy_out(void* to, DevicePtr from, size_t n_bytes) override {
+      device_.side_stream_.catch_up();
+      device_.copy_out(to, from, n_bytes);
+    }
+    Event record() override { return 0; }
+    void wait(Event) override { device_.side_stream_.catch_up(); }
+    bool has_reached(Event) override { return !device_.side_stream_.is_stuck && !device_.is_stuck(); }
+    std::optional<NativeQueue> native_queue() override {
+      return NativeQueue{NativeQueue::Api::cuda, device_.number_, &device_.side_stream_};
+    }
+    void follow() override {}
+    void lead() override {
+      device_.side_stream_.catch_up();
+      device_.is_behind_side_ = true;
+    }
+
+   private:
+    StreamDevice& device_;
+  };
+
+  bool is_stuck() const { return stream_.is_stuck || (is_behind_side_ && side_stream_.is_stuck); }
+
   int number_;
   DeviceInfo info_;
-  FakeStream stream_;
+  FakeStream stream_, side_stream_;
+  bool is_behind_side_ = false;
+  Side side_{*this};
   int64_t n_allocations_ = 0;
 };
 
@@ -203,6 +241,19 @@ TEST_F(NcclSums, AreThoseOfAllDevices) {
               ElementsAre("InitAll 0,1,2", "GroupStart", "AllReduce 0 150", "AllReduce 1 150",
                           "AllReduce 2 150", "GroupEnd", "GroupStart", "AllReduce 0 150", "AllReduce 1 150",
                           "AllReduce 2 150", "GroupEnd", "Destroy 0", "Destroy 1", "Destroy 2"));
+}
+
+// A sum that begins in the side queues is there once the devices wait for these.
+TEST_F(NcclSums, BesideRuns) {
+  const auto nccl = make_nccl_collectives(gpus());
+  Summands s = summands();
+  for (CollectivePart& part : s.parts) part.queue = part.device->side_queue();
+  nccl->begin_all_reduce(s.parts, kRows);
+  nccl->end_all_reduce();
+  EXPECT_EQ(fake_nccl().n_side_sum, 1);
+  for (const auto& device : devices_) EXPECT_EQ(device->n_late(), 1u);
+  for (const auto& device : devices_) device->side_queue()->lead();
+  expect_sums(s);
 }
 
 // The parts of a sum may come in any order: each goes with its device's communicator.
@@ -350,8 +401,64 @@ class NcclSession : public NcclSums, public testing::WithParamInterface<test::Re
     return o;
   }
 
+  // Prompts of more than 32 tokens in halves (exec/halves.h), without the planner.
+  EngineOptions in_halves(double limit_s = kUsualLimitS) const {
+    EngineOptions o = divided_options(limit_s);
+    o.context.n_ubatch = 48;
+    o.context.n_state_checkpoints = 0;  // for which steps would end at blocks
+    const OffloadOptions flags = divided({1, 1, 1});
+    o.placement = place(model_->architecture(), model_->weights(), machine(), flags, 99);
+    divide_caches(o.placement, session_graphs(model_->architecture(), o.context).decode);
+    o.placement.parallel->halves_from = 33;
+    return o;
+  }
+
   std::unique_ptr<Model> model_;
 };
+
+// The sums of halves are in streams of their own, which those of runs wait for before they read a sum: this library adds no
+// sooner than that.
+TEST_P(NcclSession, HalvesAddBesideRuns) {
+  EngineOptions alone = options({}, DType::F32);
+  alone.context.n_ubatch = 48;
+  alone.context.n_state_checkpoints = 0;
+  Session expected(*model_, {host_.get()}, alone);
+  Session session(*model_, machine(), in_halves());
+  const auto rows = [](Session& s) {
+    std::vector<float> all;
+    for (const int n : {41, 48, 2, 1}) {
+      const std::span<const float> row = s.append(prompt(n));
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  };
+  EXPECT_LE(apart(rows(session), rows(expected)), 1e-4f);
+  constexpr int kLayers = 4;  // two sums of a half in each but the last, whose sums are of outputs
+  const int n_steps = 2;
+  EXPECT_EQ(fake_nccl().n_side_sum, n_steps * 2 * 2 * (kLayers - 1));
+  for (const auto& device : devices_) EXPECT_EQ(device->n_late(), 0u) << "a sum that nobody waited for";
+}
+
+TEST_P(NcclSession, FailuresBesideRunsEndIt) {
+  for (const int n : {0, 1, 5, 30}) {
+    reset_fake_nccl();
+    fake_nccl().fail_all_reduce = n;
+    Session session(*model_, machine(), in_halves());
+    for (const char* text : {"all_reduce: NCCL reports: invalid argument", "NCCL has failed before"})
+      EXPECT_THAT(error_of([&] { session.append(prompt(48)); }), HasSubstr(text));
+  }
+  for (const int n : {0, 3, 11}) {
+    for (const bool is_known : {false, true}) {
+      reset_fake_nccl();
+      fake_nccl().hang_sum = n;
+      if (is_known) fake_nccl().async_error_of_sum = ncclRemoteError;
+      Session session(*model_, machine(), in_halves(is_known ? 60 : 0.2));
+      EXPECT_THAT(
+          error_of([&] { session.append(prompt(48)); }),
+          HasSubstr(is_known ? "NCCL reports: remote process exited" : "has not answered within 0.2 s"));
+    }
+  }
+}
 
 TEST_P(NcclSession, LogitsAreThoseOfOneDevice) {
   EngineOptions o = divided_options();

@@ -22,6 +22,11 @@ class SimMachine {
 
   const std::vector<Device*>& devices() const { return devices_; }
   SimDevice& gpu(size_t i) { return *gpus_[i]; }
+  int64_t n_side_copies() const {
+    int64_t sum = 0;
+    for (const auto& gpu : gpus_) sum += gpu->n_side_copies();
+    return sum;
+  }
   uint64_t copied_bytes() const {
     uint64_t sum = 0;
     for (const auto& gpu : gpus_) sum += gpu->copied_bytes();
@@ -41,6 +46,16 @@ class TensorRig : public SplitRig {
     flags.split_mode = SplitMode::tensor;
     flags.tensor_split = std::move(shares);
     return flags;
+  }
+
+  // Speeds of a host and n GPUs with which a tiny model's prompts are faster in halves (exec/halves.h).
+  static std::vector<DeviceRates> rates_for_halves(size_t n) {
+    std::vector<DeviceRates> list{{1e13, 1e6, 1e13, 0, 0}};  // the host adds sums, and computes slowly
+    list.resize(n + 1, DeviceRates{1e13, 1e9, 1e7, 0, 0});
+    return list;
+  }
+  static int64_t halves_from(const Session& session) {
+    return session.placement().placement.parallel.value().halves_from;
   }
 
   static float largest(std::span<const float> list) {

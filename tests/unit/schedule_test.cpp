@@ -40,6 +40,8 @@ std::string text(const Command& c) {
     case CommandKind::run: return format("run {} on {}", c.segment, c.device.index());
     case CommandKind::all_reduce: return format("all_reduce {}", c.segment);
     case CommandKind::all_gather: return format("all_gather {}", c.segment);
+    case CommandKind::start_sum: return format("start_sum {}", c.segment);
+    case CommandKind::join_sum: return format("join_sum {}", c.segment);
     case CommandKind::collect: return format("collect {}", c.device.index());
     case CommandKind::receive: return "receive";
     case CommandKind::send: return "send";
@@ -63,6 +65,7 @@ class Checker {
       }
       EXPECT_EQ(next_segment_, partition().segments.size());
       EXPECT_TRUE(sent_.empty()) << "something was sent that nobody waited for";
+      EXPECT_FALSE(sum_.has_value()) << "a sum that nobody waited for";
       EXPECT_TRUE(fed_.empty()) << "a device may still read the step's inputs";
       EXPECT_TRUE(written_back_.empty()) << "the host did not wait for caches that go back";
     }
@@ -113,6 +116,20 @@ class Checker {
       case CommandKind::run: run(c); break;
       case CommandKind::all_reduce:
       case CommandKind::all_gather: run_collective(c); break;
+      case CommandKind::start_sum:
+        run_collective(c);
+        EXPECT_TRUE(partition().segments[c.segment].begins_sum);
+        EXPECT_NE(partition().segments[c.segment].rows, StepRows::all);
+        sum_ = c.segment;
+        break;
+      case CommandKind::join_sum:
+        EXPECT_EQ(sum_, c.segment);
+        for (const int32_t i : partition().segments[c.segment].nodes) {
+          const Node& node = graph_.nodes[static_cast<size_t>(i)];
+          EXPECT_TRUE(!node.device->is_host() || unread_.empty()) << "may overwrite what a device reads";
+        }
+        sum_.reset();
+        break;
       case CommandKind::collect:
         EXPECT_EQ(c.device, partition().logits_device);
         EXPECT_EQ(at_ + (c.tensor == graph_.top ? 2 : 1), schedule_.commands.size());
@@ -132,6 +149,8 @@ class Checker {
 
   void copy(const Command& c) {
     EXPECT_NE(c.from, c.device);
+    expect_not_summed(c.from, c.tensor);
+    expect_not_summed(c.device, c.tensor);
     if (!c.device.is_host()) {
       EXPECT_TRUE(c.from.is_host() || unread_.empty()) << "the memory that it goes through is still read";
       unread_[c.device] = now_;
@@ -185,9 +204,35 @@ class Checker {
     slot.released = false;
   }
 
+  // While a sum goes on, nobody uses its memory, nor memory where that is.
+  void expect_not_summed(DeviceId device, TensorId id) const {
+    if (!sum_ || graph_.tensor(id).weight) return;
+    const auto range = [&](TensorId tensor) {
+      const Tensor& t = graph_.tensor(tensor);
+      const size_t begin = partition().arena_offsets[device.index()][static_cast<size_t>(t.storage)];
+      EXPECT_NE(begin, Partition::kNowhere);
+      return std::pair(begin, begin + t.n_bytes());
+    };
+    for (const int32_t i : partition().segments[*sum_].nodes) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      if (node.device != device) continue;
+      for (const TensorId summed : {std::get<CollectiveOp>(node.op).x, node.output}) {
+        if (summed == kNoTensor) continue;
+        const auto [begin, end] = range(summed);
+        const auto [other, other_end] = range(id);
+        EXPECT_TRUE(end <= other || other_end <= begin) << graph_.tensor(id).name;
+      }
+    }
+  }
+
   void run(const Command& c) {
     ASSERT_EQ(c.segment, next_segment_++);
     const PlacedSegment& s = partition().segments[c.segment];
+    for (const int32_t i : s.nodes) {
+      const Node& node = graph_.nodes[static_cast<size_t>(i)];
+      for (const TensorId id : inputs_of(node.op)) expect_not_summed(s.device, id);
+      if (node.output != kNoTensor) expect_not_summed(s.device, node.output);
+    }
     EXPECT_EQ(c.device, s.device);
     EXPECT_TRUE(!s.device.is_host() || unread_.empty()) << "may overwrite what a device reads";
     if (s.group) {
@@ -205,6 +250,7 @@ class Checker {
   // Each device makes its part in an earlier segment of its own.
   void run_collective(const Command& c) {
     ASSERT_EQ(c.segment, next_segment_++);
+    EXPECT_FALSE(sum_.has_value()) << "one sum goes on at a time";
     const PlacedSegment& s = partition().segments[c.segment];
     ASSERT_TRUE(s.collective.has_value());
     EXPECT_TRUE(s.transfers.empty());
@@ -212,6 +258,7 @@ class Checker {
     for (const int32_t i : s.nodes) {
       const Node& node = graph_.nodes[static_cast<size_t>(i)];
       EXPECT_TRUE(devices.insert(*node.device).second);
+      if (c.kind == CommandKind::start_sum) continue;  // overwrites nothing yet
       EXPECT_TRUE(!node.device->is_host() || unread_.empty()) << "may overwrite what a device reads";
     }
     EXPECT_GT(devices.size(), 1u);
@@ -233,6 +280,7 @@ class Checker {
   std::map<DeviceId, int64_t> fed_;     // [device] when it was given the step's inputs that it may still read
   std::map<DeviceId, int64_t> unread_;  // [device] its last copy from the host that nobody has waited for
   std::map<DeviceId, int64_t> written_back_;                 // [device] the last of a cache to the host
+  std::optional<size_t> sum_;                                // the segment of one that goes on
   std::set<size_t> sent_;                                    // events of tensors on their way to the host
   std::map<size_t, std::pair<DeviceId, int64_t>> recorded_;  // [event] its device, and when
   std::map<Slot, Content> slots_, cache_slots_;
@@ -278,6 +326,25 @@ class Schedules : public testing::Test {
     Scheduled s{placed_graph(graphs.decode, placement), {}};
     s.schedule = make_schedule(s.graph, placement, devices.size(), Arenas::none);
     return s;
+  }
+
+  // A step of up to 48 tokens in halves.
+  struct Halved {
+    HalvedGraph graph;
+    Schedule schedule;
+  };
+  Halved halved_prefill(const Model& model, const OffloadChoice& choice, const OffloadOptions& options,
+                        bool with_host) {
+    const std::vector<const DeviceModel*> devices{host_.get(), &gpus_[0], &gpus_[1]};
+    Placement placement = place(model.architecture(), model.weights(), devices, options, choice);
+    const SessionGraphs graphs = session_graphs(model.architecture(), ContextOptions{128, 48});
+    if (with_host) placement.parallel->devices.push_back(DeviceId::host());
+    if (with_host) placement.parallel->shares.push_back(1);
+    divide_caches(placement, graphs.decode);
+    placement.parallel->halves_from = 33;
+    Halved h{halved_graph(placed_graph(graphs.prefill, placement), placement).value(), {}};
+    h.schedule = make_schedule(h.graph.graph, placement, 3, Arenas::laid_out, h.graph.halves);
+    return h;
   }
 
   static std::vector<std::string> texts(const Scheduled& s) {
@@ -385,6 +452,86 @@ TEST_F(Schedules, NoCommandComesTooEarlyWhereLayersAreDivided) {
       }
     }
   }
+}
+
+TEST_F(Schedules, NoCommandComesTooEarlyInHalves) {
+  OffloadOptions options;
+  options.split_mode = SplitMode::tensor;
+  options.tensor_split = {2, 1};
+  for (const Model* model : {dense_.get(), moe_.get(), stage_.get()}) {
+    for (int64_t n_gpu_layers : {3, 6}) {
+      for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{})}) {
+        for (const bool with_host : {false, true}) {
+          if (with_host && n_gpu_layers <= kLayers)
+            continue;  // GPUs are streamed their part of the host's layers
+          SCOPED_TRACE(format("-ngl {}, cache {}{}", n_gpu_layers, cache.index(), with_host ? ", host" : ""));
+          OffloadChoice choice{n_gpu_layers, cache};
+          choice.split = options.split_mode;
+          const Halved h = halved_prefill(*model, choice, options, with_host);
+          Checker(h.graph.graph, h.schedule).check();
+          if (testing::Test::HasFailure()) FAIL();
+        }
+      }
+    }
+  }
+}
+
+// Between the start of a half's sum and its end, each device has the other half's next piece to compute.
+TEST_F(Schedules, SumsGoOnBesideTheOtherHalf) {
+  OffloadOptions options;
+  options.split_mode = SplitMode::tensor;
+  OffloadChoice choice{kLayers + 1};
+  choice.split = options.split_mode;
+  const Halved h = halved_prefill(*dense_, choice, options, false);
+  std::optional<StepRows> summed;
+  std::set<DeviceId> busy;
+  int n_sums = 0;
+  for (const Command& c : h.schedule.commands) {
+    const PlacedSegment& s = h.schedule.partition.segments[c.segment];
+    if (c.kind == CommandKind::start_sum) {
+      summed = s.rows;
+      busy.clear();
+      ++n_sums;
+    } else if (c.kind == CommandKind::run && summed) {
+      EXPECT_NE(s.rows, *summed);
+      busy.insert(c.device);
+    } else if (c.kind == CommandKind::join_sum) {
+      busy.erase(DeviceId::host());  // which makes the embedding
+      EXPECT_EQ(busy.size(), 2u) << n_sums;
+      summed.reset();
+    }
+  }
+  EXPECT_EQ(n_sums, 2 * 2 * (kLayers - 1));  // the last layer has sums of outputs alone
+  EXPECT_EQ(first_half(48), 32);
+  EXPECT_EQ(first_half(512), 256);
+  EXPECT_EQ(first_half(16), 0);
+}
+
+// Where they make no sense.
+TEST_F(Schedules, NoHalves) {
+  const std::vector<const DeviceModel*> devices{host_.get(), &gpus_[0], &gpus_[1]};
+  OffloadOptions options;
+  options.split_mode = SplitMode::tensor;
+  const auto has_halves = [&](int64_t n_ubatch, int64_t from, const OffloadChoice& choice,
+                              bool decodes = false) {
+    Placement placement = place(dense_->architecture(), dense_->weights(), devices, options, choice);
+    const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{128, n_ubatch});
+    if (placement.parallel) divide_caches(placement, graphs.decode);
+    if (placement.parallel) placement.parallel->halves_from = from;
+    return halved_graph(placed_graph(decodes ? graphs.decode : graphs.prefill, placement), placement)
+        .has_value();
+  };
+  OffloadChoice choice{kLayers + 1};
+  EXPECT_FALSE(has_halves(48, 33, choice)) << "whole layers";
+  choice.split = options.split_mode;
+  EXPECT_TRUE(has_halves(48, 33, choice));
+  EXPECT_FALSE(has_halves(48, 33, choice, true)) << "decoding";
+  EXPECT_FALSE(has_halves(48, 0, choice)) << "not wanted";
+  EXPECT_FALSE(has_halves(48, 49, choice)) << "of more tokens than a step has";
+  EXPECT_FALSE(has_halves(16, 1, choice)) << "too few tokens";
+  choice.n_gpu_layers = 1;
+  choice.streaming = Streaming::always;
+  EXPECT_FALSE(has_halves(48, 33, choice)) << "streamed weights";
 }
 
 }  // namespace
