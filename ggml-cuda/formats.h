@@ -50,23 +50,26 @@ struct BlockScales {
 };
 
 // Loads that stay where they are written, ahead of their use and of the wait for the previous kernel:
-// volatile, and predicated instead of branched (invalid ones leave their target unchanged or undefined). Wide
+// volatile, and predicated instead of branched; invalid ones give zeros. Without these, ptxas takes a target for one that may
+// keep its value, in every loop around it: those of all dtypes at once, which no registers can hold. Wide
 // loads leave no line in L1: weights are read once.
 template <int kWords>
-TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
+TANDEM_HD TANDEM_FLAT inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
+  TANDEM_UNROLL
+  for (int i = 0; i < kWords; ++i) to[i] = 0;
 #ifdef __CUDA_ARCH__
   if constexpr (kWords == 4) {
     asm volatile(
         "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "+r"(to[0]), "+r"(to[1]), "+r"(to[2]), "+r"(to[3])
         : "l"(from), "r"(static_cast<int>(valid)));
   } else if constexpr (kWords == 2) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-                 : "=r"(to[0]), "=r"(to[1])
+                 : "+r"(to[0]), "+r"(to[1])
                  : "l"(from), "r"(static_cast<int>(valid)));
   } else {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
-                 : "=r"(to[0])
+                 : "+r"(to[0])
                  : "l"(from), "r"(static_cast<int>(valid)));
   }
 #else
@@ -75,17 +78,18 @@ TANDEM_HD inline void load_words(const std::byte* from, uint32_t* to, bool valid
 }
 
 template <class T>
-TANDEM_HD inline uint32_t load_small(const T* from, bool valid = true) {
+TANDEM_HD TANDEM_FLAT inline uint32_t load_small(const T* from, bool valid = true) {
   uint32_t value = 0;
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof(T) == 1) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.u8 %0, [%1]; }"
-                 : "=r"(value)
+                 : "+r"(value)
                  : "l"(from), "r"(static_cast<int>(valid)));
   } else if constexpr (sizeof(T) == 2) {
     asm volatile(
-        "{ .reg .pred p; .reg .u16 h; setp.ne.s32 p, %2, 0; @p ld.global.u16 h, [%1]; cvt.u32.u16 %0, h; }"
-        : "=r"(value)
+        "{ .reg .pred p; .reg .u16 h; mov.u16 h, 0; setp.ne.s32 p, %2, 0; @p ld.global.u16 h, [%1]; "
+        "cvt.u32.u16 %0, h; }"
+        : "+r"(value)
         : "l"(from), "r"(static_cast<int>(valid)));
   } else {
     load_words<1>(reinterpret_cast<const std::byte*>(from), &value, valid);
@@ -97,7 +101,8 @@ TANDEM_HD inline uint32_t load_small(const T* from, bool valid = true) {
 }
 
 template <int kBytes>
-TANDEM_HD inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to, bool valid = true) {
+TANDEM_HD TANDEM_FLAT inline void load_piece(const std::byte* plane, uint32_t piece, uint32_t* to,
+                                             bool valid = true) {
   if constexpr (kBytes == 1) {
     to[0] = load_small(reinterpret_cast<const uint8_t*>(plane) + piece, valid);
   } else if constexpr (kBytes == 2) {
@@ -114,12 +119,12 @@ TANDEM_HD inline void load_scale(const Planes& planes, uint32_t block, uint32_t*
   load_piece<Format<T>::kBytes.scale>(planes.scale, block, to);
 }
 template <DType T>
-TANDEM_HD inline uint32_t scale_of(const RawBlock& raw) {
+TANDEM_HD TANDEM_FLAT inline uint32_t scale_of(const RawBlock& raw) {
   return Format<T>::kScaleInHigh ? raw.high[0] : raw.scale;
 }
 
 template <DType T>
-TANDEM_HD inline RawBlock load_block(const Planes& planes, uint32_t block, bool valid = true) {
+TANDEM_HD TANDEM_FLAT inline RawBlock load_block(const Planes& planes, uint32_t block, bool valid = true) {
   using F = Format<T>;
   RawBlock raw{};
   load_piece<F::kBytes.low>(planes.low, block, raw.low, valid);
@@ -171,8 +176,9 @@ TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) {
 //   scale           where it has bits of the codes: the scale piece
 // Formats of a grid: low_a, low_b are the words of the low piece, high_a the high piece.
 template <DType T, class Grid = PackedGrid>
-TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a, uint32_t high_b,
-                                       int w, uint32_t scale = 0, const Grid& grid = {}) {
+TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t high_a,
+                                                   uint32_t high_b, int w, uint32_t scale = 0,
+                                                   const Grid& grid = {}) {
   using F = Format<T>;
   CodeWords q{};
   if constexpr (F::kGrid) {
@@ -209,7 +215,7 @@ TANDEM_HD inline CodeWords unpack_word(uint32_t low_a, uint32_t low_b, uint32_t 
 }
 
 template <DType T, class Grid = PackedGrid>
-TANDEM_HD inline CodeWords unpack_word(const RawBlock& raw, int w, const Grid& grid = {}) {
+TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(const RawBlock& raw, int w, const Grid& grid = {}) {
   using F = Format<T>;
   if constexpr (F::kGrid) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w, raw.scale, grid);
   if constexpr (T == DType::Q8_0) return unpack_word<T>(raw.low[w], raw.high[w], 0, 0, w);
@@ -247,7 +253,7 @@ TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int 
 // Six-bit scale and minimum of block s of a super-block of Q4_K and Q5_K. words[0] has their low four bits of
 // the scales, words[1] those of the minimums, words[2] the high two of both: scale | minimum << 2; four bits
 // a block.
-TANDEM_HD inline void k4_scale(const uint32_t* words, int s, int* scale, int* minimum) {
+TANDEM_HD TANDEM_FLAT inline void k4_scale(const uint32_t* words, int s, int* scale, int* minimum) {
   const uint32_t high = words[2] >> 4 * s;
   *scale = static_cast<int>((words[0] >> 4 * s & 15) | (high & 3) << 4);
   *minimum = static_cast<int>((words[1] >> 4 * s & 15) | (high & 12) << 2);
@@ -267,7 +273,7 @@ TANDEM_HD inline float exponent_scale(uint32_t e) {
 
 // s: the block's index in its super-block. The order of multiplications is that of the reference.
 template <DType T>
-TANDEM_HD inline BlockScales block_scales(uint32_t scale, const uint32_t* super, int s) {
+TANDEM_HD TANDEM_FLAT inline BlockScales block_scales(uint32_t scale, const uint32_t* super, int s) {
   using F = Format<T>;
   const auto both = [](float d, float m) { return BlockScales{{d, d}, {m, m}}; };
   if constexpr (T == DType::Q4_1 || T == DType::Q5_1) {
@@ -344,7 +350,7 @@ TANDEM_HD inline void dequantize_block(const Planes& planes, uint32_t block, flo
 
 // Calls fn.template operator()<T>() for a quantized dtype; the one place that lists them.
 template <class Fn>
-TANDEM_HD inline void for_format(DType dtype, Fn&& fn) {
+TANDEM_HD TANDEM_FLAT inline void for_format(DType dtype, Fn&& fn) {
   switch (dtype) {
     case DType::Q4_0: return fn.template operator()<DType::Q4_0>();
     case DType::Q4_1: return fn.template operator()<DType::Q4_1>();

@@ -107,10 +107,11 @@ TEST_F(PlanHosts, SaysWhatEachRankHas) {
 TEST_F(PlanHosts, DividesLayersOverTheGpusOfARank) {
   if (kSanitized) GTEST_SKIP() << "the speed of this CPU, which a sanitizer changes, decides";
   const std::string host = "[[host]]\nram = \"256G\"\nram_bw = 200\ngpu = \"h100\"\ngpus = 4\n";
+  // Rank 0 also embeds tokens, at the speed of this machine's CPU, and if that is slow nothing is sure to be faster.
   const Outcome fast = plan(host + host);
   EXPECT_EQ(fast.exit_code, 0) << fast.out;
-  EXPECT_THAT(fast.out,
-              HasSubstr("each layer is divided over the GPUs of its rank: rank 0 4 GPUs; rank 1 4 GPUs\n"));
+  EXPECT_THAT(fast.out, AllOf(HasSubstr("each layer is divided over the GPUs of its rank: "),
+                              HasSubstr("rank 1 4 GPUs\n")));
   const Outcome layers = plan(host + host, "-sm layer --json");
   EXPECT_THAT(layers.out, AllOf(HasSubstr("\"split_mode\": \"layer\""), HasSubstr("\"n_gpus\": 4"),
                                 HasSubstr("\"decode_tokens_per_s\": "), HasSubstr("\"end_layer\": 32")));
