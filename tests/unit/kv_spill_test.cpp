@@ -61,8 +61,9 @@ TEST_F(KvSpillCommand, WritesTheSameText) {
     EXPECT_EQ(spilled.exit_code, 0);
     EXPECT_THAT(spilled.out, HasSubstr(expected)) << more;
   }
-  if (!kSanitized)
+  if (!kSanitized) {
     EXPECT_THAT(run(spill() + " -v 2>&1", 1).out, ContainsRegex("sandbox: .*io_uring is allowed"));
+  }
   EXPECT_TRUE(fs::is_empty(folder_));
   EXPECT_EQ(run("--kv-memory auto --kv-spill off 2>/dev/null").out, right);
 }

@@ -192,8 +192,9 @@ TEST(SeveralGpus, ArePlannedWithoutBeingThere) {
   const test::Outcome linked = plan("--gpus 4");
   EXPECT_EQ(linked.exit_code, 0) << linked.out;
   EXPECT_THAT(linked.out, AllOf(HasSubstr("h100 3"), HasSubstr("sums over GPUs 360.0 GB/s")));
-  if (!kSanitized)  // which slows this CPU so that it decides
+  if (!kSanitized) {  // which slows this CPU so that it decides
     EXPECT_THAT(linked.out, AllOf(HasSubstr("over GPUs: "), HasSubstr("tensor: "), HasSubstr("layer: ")));
+  }
   const test::Outcome layers = plan("--gpus 4 -sm layer --json");
   EXPECT_THAT(layers.out, HasSubstr("\"split_mode\": \"layer\""));
   EXPECT_EQ(plan("--gpus 0").exit_code, 2);
