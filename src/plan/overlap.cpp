@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-constexpr double kWorthwhile = 0.98;  // of the time without: less is not sure to be a gain
+constexpr double kSurelyFaster = 0.98;  // of the time without: less is not sure to be a gain
 constexpr int64_t kSteps = 16;        // a micro-batch is tried in so many
 
 bool fits_devices(const FitRequest& r, const Fit& fit) {
@@ -37,7 +37,7 @@ int64_t halves_from(const FitRequest& r, const Placement& placement) {
     StepLoad load = prefill_load(r);
     load.n_tokens = n_tokens;
     const double s = step_cost(*whole, of_whole, r.devices, r.rates, r.kv, load).seconds;
-    return step_cost(*halved, of_halves, r.devices, r.rates, r.kv, load).seconds < kWorthwhile * s;
+    return step_cost(*halved, of_halves, r.devices, r.rates, r.kv, load).seconds < kSurelyFaster * s;
   };
   int64_t low = halved.halves().n_first,
           high = prefill_load(r).n_tokens;  // low does not pay: nothing is left to halve
