@@ -55,7 +55,6 @@ struct BlockScales {
 // loads leave no line in L1: weights are read once.
 template <int kWords>
 TANDEM_HD TANDEM_FLAT inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
-  TANDEM_UNROLL
   for (int i = 0; i < kWords; ++i) to[i] = 0;
 #ifdef __CUDA_ARCH__
   if constexpr (kWords == 4) {

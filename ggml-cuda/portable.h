@@ -21,12 +21,6 @@
 #endif
 // Functions and lambdas that get arrays by reference: inlined in any case, or the arrays are in memory instead of registers.
 #define TANDEM_FLAT __attribute__((always_inline))
-// Before a loop with a constant number of turns that indexes such arrays: in large kernels the compiler does not unroll it by itself.
-#ifdef __CUDA_ARCH__
-#define TANDEM_UNROLL _Pragma("unroll")
-#else
-#define TANDEM_UNROLL
-#endif
 
 namespace tandem::cuda {
 

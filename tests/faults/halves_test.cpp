@@ -249,19 +249,13 @@ TEST_F(HalvedSteps, BytesOverLinksFollowTheFormula) {
 }
 
 TEST_F(HalvedSteps, FailuresAreErrors) {
-  const auto run = [&](test::SimOptions second) {
-    test::SimDevice first({.name = "SIM0"}), other(second);
-    {
-      test::SimMachine like(*host_, 2);
-      Session session(*dense_, {host_.get(), &first, &other}, in_halves(*dense_, like, divided({1, 1})));
-      long_logits(session);
-    }
-    EXPECT_EQ(first.used_bytes() + other.used_bytes(), 0u);
-    return std::pair(other.n_copies(), other.n_runs());
-  };
-  const auto [n_copies, n_runs] = run({.name = "SIM1"});
-  for (int64_t i = 0; i < n_copies; i += 7) EXPECT_THROW(run({.name = "SIM1", .fail_copy = i}), Error) << i;
-  for (int64_t i = 0; i < n_runs; i += 3) EXPECT_THROW(run({.name = "SIM1", .fail_run = i}), Error) << i;
+  expect_failures_are_errors(
+      [&](const std::vector<Device*>& devices) {
+        test::SimMachine like(*host_, 2);
+        Session session(*dense_, devices, in_halves(*dense_, like, divided({1, 1})));
+        long_logits(session);
+      },
+      7, 3);
 }
 
 // After a failure, steps go on as if it had not been.

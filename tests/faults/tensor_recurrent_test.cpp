@@ -237,18 +237,12 @@ TEST_P(TensorRecurrent, SavedSessionsLoadAnywhere) {
 }
 
 TEST_P(TensorRecurrent, FailuresAreErrors) {
-  const auto run = [&](test::SimOptions second) {
-    test::SimDevice first({.name = "SIM0"}), other(second);
-    {
-      Session session(*model_, {host_.get(), &first, &other}, options(divided({1, 1})));
-      logits(session);
-    }
-    EXPECT_EQ(first.used_bytes() + other.used_bytes(), 0u);
-    return std::pair(other.n_copies(), other.n_runs());
-  };
-  const auto [n_copies, n_runs] = run({.name = "SIM1"});
-  for (int64_t i = 0; i < n_copies; i += 11) EXPECT_THROW(run({.name = "SIM1", .fail_copy = i}), Error) << i;
-  for (int64_t i = 0; i < n_runs; i += 5) EXPECT_THROW(run({.name = "SIM1", .fail_run = i}), Error) << i;
+  expect_failures_are_errors(
+      [&](const std::vector<Device*>& devices) {
+        Session session(*model_, devices, options(divided({1, 1})));
+        logits(session);
+      },
+      11, 5);
 }
 
 TEST_P(TensorRecurrent, IsExplained) {

@@ -130,21 +130,14 @@ TEST_F(GpuAttentionParts, LongOnesInManySplits) {
 // Odd numbers of heads, whose logarithms put rows at odd addresses, and shapes that only the simple kernel
 // supports.
 TEST_F(GpuAttentionParts, HeadsOfManyShapes) {
-  struct Heads {
-    int64_t n_head, n_head_kv, k, v;
-  };
-  for (const Heads& h : {Heads{1, 1, 32, 32},
-                         {9, 3, 64, 64},
-                         {5, 1, 80, 80},
-                         {32, 8, 128, 128},
-                         {16, 1, 576, 512},
-                         {3, 3, 12, 20}}) {
+  for (const Case& heads : {Case{1, 1, 32, 32},
+                            {9, 3, 64, 64},
+                            {5, 1, 80, 80},
+                            {32, 8, 128, 128},
+                            {16, 1, 576, 512},
+                            {3, 3, 12, 20}}) {
     for (int64_t n : {1, 50}) {
-      Case c;
-      c.n_head = h.n_head;
-      c.n_head_kv = h.n_head_kv;
-      c.head_dim_k = h.k;
-      c.head_dim_v = h.v;
+      Case c = heads;
       c.lengths = {177};
       c.n_queries = {n};
       c.hot_from = {128};

@@ -118,26 +118,19 @@ TEST_F(GpuAttention, MixedCacheDtypes) {
 }
 
 TEST_F(GpuAttention, HeadsOfManyShapes) {
-  struct Heads {
-    int64_t n_head, n_head_kv, k, v;
-  };
-  for (const Heads& h : {Heads{1, 1, 32, 32},
-                         {8, 8, 64, 64},
-                         {32, 8, 128, 128},
-                         {28, 4, 128, 128},
-                         {9, 3, 64, 64},
-                         {24, 3, 96, 96},
-                         {5, 1, 80, 80},
-                         {8, 4, 256, 256},
-                         {4, 2, 192, 128},
-                         {16, 1, 576, 512},
-                         {8, 8, 8, 8}}) {
+  for (const Case& heads : {Case{1, 1, 32, 32},
+                            {8, 8, 64, 64},
+                            {32, 8, 128, 128},
+                            {28, 4, 128, 128},
+                            {9, 3, 64, 64},
+                            {24, 3, 96, 96},
+                            {5, 1, 80, 80},
+                            {8, 4, 256, 256},
+                            {4, 2, 192, 128},
+                            {16, 1, 576, 512},
+                            {8, 8, 8, 8}}) {
     for (int64_t n : some_of<int64_t>({1, 4, 50}, 2)) {
-      Case c;
-      c.n_head = h.n_head;
-      c.n_head_kv = h.n_head_kv;
-      c.head_dim_k = h.k;
-      c.head_dim_v = h.v;
+      Case c = heads;
       c.lengths = {177};
       c.n_queries = {n};
       check(c);

@@ -212,25 +212,18 @@ TEST_F(GpuGroupedCache, KeysAndValuesOfOtherTypes) {
 }
 
 TEST_F(GpuGroupedCache, HeadsOfManyShapes) {
-  struct Heads {
-    int64_t n_head, n_head_kv, k, v;
-  };
-  for (const Heads& h : {Heads{1, 1, 32, 32},
-                         {8, 8, 64, 64},
-                         {32, 8, 128, 128},
-                         {28, 4, 128, 128},
-                         {24, 3, 96, 96},
-                         {8, 4, 256, 256},
-                         {4, 2, 192, 128},
-                         {2, 1, 288, 512},
-                         {16, 2, 64, 160}}) {
+  for (const AttentionCase& heads : {AttentionCase{1, 1, 32, 32},
+                                     {8, 8, 64, 64},
+                                     {32, 8, 128, 128},
+                                     {28, 4, 128, 128},
+                                     {24, 3, 96, 96},
+                                     {8, 4, 256, 256},
+                                     {4, 2, 192, 128},
+                                     {2, 1, 288, 512},
+                                     {16, 2, 64, 160}}) {
     for (const int64_t n : {1, 4, 50}) {
-      AttentionCase c;
+      AttentionCase c = heads;
       c.k_dtype = c.v_dtype = kGrouped[random_.below(2)];
-      c.n_head = h.n_head;
-      c.n_head_kv = h.n_head_kv;
-      c.head_dim_k = h.k;
-      c.head_dim_v = h.v;
       c.lengths = {177};
       c.n_queries = {n};
       check(c);

@@ -48,21 +48,14 @@ TEST_F(GpuKeySets, EveryCacheDtype) {
 }
 
 TEST_F(GpuKeySets, HeadsOfManyShapes) {
-  struct Heads {
-    int64_t n_head, n_head_kv, k, v;
-  };
-  for (const Heads& h : {Heads{1, 1, 32, 32},
-                         {32, 8, 128, 128},
-                         {9, 3, 64, 64},
-                         {5, 1, 80, 80},
-                         {8, 4, 256, 256},
-                         {4, 2, 12, 20}}) {
+  for (const AttentionCase& heads : {AttentionCase{1, 1, 32, 32},
+                                     {32, 8, 128, 128},
+                                     {9, 3, 64, 64},
+                                     {5, 1, 80, 80},
+                                     {8, 4, 256, 256},
+                                     {4, 2, 12, 20}}) {
     for (const int64_t n : some_of<int64_t>({1, 50, 4}, 2)) {
-      AttentionCase c;
-      c.n_head = h.n_head;
-      c.n_head_kv = h.n_head_kv;
-      c.head_dim_k = h.k;
-      c.head_dim_v = h.v;
+      AttentionCase c = heads;
       c.lengths = {177};
       c.n_queries = {n};
       c.lag = 130;

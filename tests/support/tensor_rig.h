@@ -48,6 +48,23 @@ class TensorRig : public SplitRig {
     return flags;
   }
 
+  // Expects that a failed copy or run of the second of two GPUs is an error that leaves no memory in use: of each copy_step-th and
+  // run_step-th. use(devices) makes a session on the host and both, and takes steps.
+  template <class Use>
+  void expect_failures_are_errors(const Use& use, int64_t copy_step, int64_t run_step) {
+    const auto run = [&](SimOptions second) {
+      second.name = "SIM1";
+      SimDevice first({.name = "SIM0"}), other(second);
+      use(std::vector<Device*>{host_.get(), &first, &other});
+      EXPECT_EQ(first.used_bytes() + other.used_bytes(), 0u);
+      return std::pair(other.n_copies(), other.n_runs());
+    };
+    const auto [n_copies, n_runs] = run({});
+    EXPECT_GT(std::min(n_copies, n_runs), run_step);
+    for (int64_t i = 0; i < n_copies; i += copy_step) EXPECT_THROW(run({.fail_copy = i}), Error) << i;
+    for (int64_t i = 0; i < n_runs; i += run_step) EXPECT_THROW(run({.fail_run = i}), Error) << i;
+  }
+
   // Speeds of a host and n GPUs with which a tiny model's prompts are faster in halves (exec/halves.h).
   static std::vector<DeviceRates> rates_for_halves(size_t n) {
     std::vector<DeviceRates> list{{1e13, 1e6, 1e13, 0, 0}};  // the host adds sums, and computes slowly
