@@ -47,9 +47,9 @@ struct Family {
   int64_t n_deferred() const { return json.value("n_deferred", int64_t{0}); }
 };
 
-std::vector<std::string> family_names();
+const std::vector<std::string>& family_names();
 // Families with latent attention are tested in both of its forms, and so also have the name NAME_expanded here.
-std::vector<std::string> family_names_and_forms();
+const std::vector<std::string>& family_names_and_forms();
 LatentForm form_of(const std::string& name);  // expanded for NAME_expanded, otherwise the cheaper one
 Family load_family(const std::string& name);  // NAME or NAME_expanded
 // Its model, with a small byte-level tokenizer.
