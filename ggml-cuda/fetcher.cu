@@ -1,9 +1,9 @@
 #include "ggml-cuda/fetcher.h"
 
 #include <algorithm>
-#include <cstring>
 #include <system_error>
 
+#include "base/copy_past_cache.h"
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/layout.h"
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr size_t kSliceBytes = size_t{256} << 10;  // of a piece, for one of the copiers
 
-// One thread copies about 10 GB/s, a bus five times that; but most cores are needed for computing.
+// One thread copies about 10 GB/s (6 where cores share their memory with others), a bus up to 55.
 int copier_count() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 6);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
 }
 
 }  // namespace
@@ -163,21 +163,39 @@ void Fetcher::bring(const Job& job) {
   }
   const size_t n_bytes = job.weight.n_bytes(), unit = chunk_unit(job.weight);
   const size_t chunk = kPieceBytes / unit * unit;
-  for (size_t at = 0; at < n_bytes && !stop_; at += chunk)
-    bring_piece(job, at, std::min(chunk, n_bytes - at));
+  std::function<void()> enqueue_last;
+  for (size_t at = 0; at < n_bytes && !stop_; at += chunk) {
+    const size_t count = std::min(chunk, n_bytes - at);
+    const Piece& piece = pieces_[next_piece_];
+    next_piece_ = (next_piece_ + 1) % kPieces;
+    TANDEM_CUDA(cudaEventSynchronize(piece.done.get()));  // at once when never recorded
+    fill(job, at, count, piece, enqueue_last);
+    enqueue_last = [&, at, count] { enqueue(job, at, count, piece); };
+  }
+  if (enqueue_last) enqueue_last();
 }
 
-void Fetcher::bring_piece(const Job& job, size_t at, size_t count) {
-  const Piece& piece = pieces_[next_piece_];
-  next_piece_ = (next_piece_ + 1) % kPieces;
-  TANDEM_CUDA(cudaEventSynchronize(piece.done.get()));  // at once when never recorded
+// Copies bytes of a weight to a pinned piece, and calls `meanwhile`, if it is one, in this thread while others begin.
+void Fetcher::fill(const Job& job, size_t at, size_t count, const Piece& piece, const std::function<void()>& meanwhile) {
   const auto n_slices = static_cast<int64_t>((count + kSliceBytes - 1) / kSliceBytes);
+  std::exception_ptr failure;
   copiers_.run([&](Worker& worker) {
+    if (worker.index() == 0 && meanwhile) {
+      try {
+        meanwhile();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
     worker.for_each(n_slices, [&](int64_t i) {
       const size_t from = static_cast<size_t>(i) * kSliceBytes;
-      std::memcpy(piece.pinned + from, job.weight.data + at + from, std::min(kSliceBytes, count - from));
+      copy_past_cache(piece.pinned + from, job.weight.data + at + from, std::min(kSliceBytes, count - from));
     });
   });
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Fetcher::enqueue(const Job& job, size_t at, size_t count, const Piece& piece) {
   const bool in_place = !has_planes(job.weight.dtype);
   TANDEM_CUDA(cudaMemcpyAsync(in_place ? job.to + at : piece.device, piece.pinned, count,
                               cudaMemcpyHostToDevice, copies_));

@@ -7,7 +7,8 @@
 //   file -> pinned piece -> device piece -> slot
 //     thread         copy engine       kernel
 //
-// Each arrow uses its own resource, so the slowest of them determines the speed.
+// Each arrow uses its own resource, so the slowest of them determines the speed. The thread enqueues a piece while its helpers
+// already copy the next one.
 //
 // Fetches run in the order they are requested. A fetch fills its pieces at once, and writes to its slot only
 // after the event it was given. A Fetcher allocates kStagingBytes of pinned memory and as many of device
@@ -25,6 +26,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -75,7 +77,8 @@ class Fetcher {
   void give_memory_back();
   void work();
   void bring(const Job& job);
-  void bring_piece(const Job& job, size_t at, size_t count);
+  void fill(const Job& job, size_t at, size_t count, const Piece& piece, const std::function<void()>& meanwhile);
+  void enqueue(const Job& job, size_t at, size_t count, const Piece& piece);
   SharedEvent record_complete();
   void rethrow();
 

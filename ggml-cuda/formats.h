@@ -51,8 +51,7 @@ struct BlockScales {
 
 // Loads that stay where they are written, ahead of their use and of the wait for the previous kernel:
 // volatile, and predicated instead of branched; invalid ones give zeros. Without these, ptxas takes a target for one that may
-// keep its value, in every loop around it: those of all dtypes at once, which no registers can hold. Wide
-// loads leave no line in L1: weights are read once.
+// keep its value, in every loop around it. Weights are read once: wide loads of them leave no line in L1.
 template <int kWords>
 TANDEM_HD TANDEM_FLAT inline void load_words(const std::byte* from, uint32_t* to, bool valid = true) {
   for (int i = 0; i < kWords; ++i) to[i] = 0;
@@ -73,6 +72,26 @@ TANDEM_HD TANDEM_FLAT inline void load_words(const std::byte* from, uint32_t* to
   }
 #else
   for (int i = 0; i < kWords && valid; ++i) to[i] = reinterpret_cast<const uint32_t*>(from)[i];
+#endif
+}
+
+// The same for 16 or 8 bytes that are read again and again.
+template <int kWords>
+TANDEM_HD TANDEM_FLAT inline void load_again(const void* from, uint32_t* to, bool valid = true) {
+  static_assert(kWords == 4 || kWords == 2);
+  for (int i = 0; i < kWords; ++i) to[i] = 0;
+#ifdef __CUDA_ARCH__
+  if constexpr (kWords == 4) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(to[0]), "+r"(to[1]), "+r"(to[2]), "+r"(to[3])
+                 : "l"(from), "r"(static_cast<int>(valid)));
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(to[0]), "+r"(to[1])
+                 : "l"(from), "r"(static_cast<int>(valid)));
+  }
+#else
+  for (int i = 0; i < kWords && valid; ++i) to[i] = static_cast<const uint32_t*>(from)[i];
 #endif
 }
 

@@ -20,7 +20,10 @@ __device__ inline void sum_over_lanes(float (&values)[kCount]) {
 template <int N>
 __device__ inline float sum_of_slices(const float* partial, int pair, int slice_bits, int index) {
   float sum = 0.0f;
-  for (int s = 0; s < 1 << slice_bits; ++s) sum += partial[((pair << slice_bits) + s) * 2 * N + index];
+#pragma unroll
+  for (int s = 0; s < kMatvecWarps; ++s) {
+    if (s < 1 << slice_bits) sum += partial[((pair << slice_bits) + s) * 2 * N + index];
+  }
   return sum;
 }
 
@@ -33,22 +36,9 @@ __device__ inline void prepare_grid(DType dtype, uint32_t* grid) {
   }
 }
 
-// After the warp has stored rows `first` .. first + n - 1 of the results: if they complete a run of kMadeRows, makes the
-// bytes of the run.
-__device__ inline void make_bytes(const MatvecArgs& args, int first, int n, int lane) {
-  const int m = args.targets[0].w.m, run = first / kMadeRows;
-  __syncwarp();
-  int n_before = 0;
-  if (lane == 0) {
-    __threadfence();  // what the warp has stored is in memory before it is counted
-    n_before = atomicAdd(&args.made.counters[run], n);
-    __threadfence();
-  }
-  n_before = __shfl_sync(0xffffffffu, n_before, 0);
-  __syncwarp();  // orders the loads below behind the fence, which a shuffle does not
-  if (n_before + n < kMadeRows) return;
-  if (lane == 0) args.made.counters[run] = 0;
-  const int column = run * kMadeRows + kLaneColumns * lane;
+// Makes the bytes of a run of kMadeRows rows of the results, which are complete.
+__device__ inline void make_run(const MatvecArgs& args, int run, int lane) {
+  const int m = args.targets[0].w.m, column = run * kMadeRows + kLaneColumns * lane;
   for (int token = 0; token < args.n; ++token) {
     const float* y = args.targets[0].y + static_cast<int64_t>(token) * m + column;
     float values[kLaneColumns];
@@ -58,6 +48,25 @@ __device__ inline void make_bytes(const MatvecArgs& args, int first, int n, int 
       values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
     }
     encode_columns(values, true, token, column, m, args.made);
+  }
+}
+
+// After the warp has stored n rows from row first_of(task) on of each of its tasks: makes the bytes of those runs that they
+// complete. A lane counts for a task, so that the fences, which wait for all that is under way, are one pair for all tasks.
+template <class FirstOf>
+__device__ inline void make_bytes(const MatvecArgs& args, int n_tasks, int n, int lane, FirstOf&& first_of) {
+  __syncwarp();
+  for (int base = 0; base < n_tasks; base += 32) {
+    const int task = base + lane;
+    const int run = task < n_tasks ? first_of(task) / kMadeRows : 0;
+    bool is_last = false;
+    __threadfence();  // what the warp has stored is in memory before it is counted
+    if (task < n_tasks) is_last = atomicAdd(&args.made.counters[run], n) + n == kMadeRows;
+    if (is_last) args.made.counters[run] = 0;
+    __threadfence();
+    unsigned complete = __ballot_sync(0xffffffffu, is_last);
+    __syncwarp();  // orders the loads below behind the fence, which a ballot does not
+    for (; complete != 0; complete &= complete - 1) make_run(args, __shfl_sync(0xffffffffu, run, __ffs(complete) - 1), lane);
   }
 }
 
@@ -101,12 +110,17 @@ struct BlockTasks {
                  sum_of_slices<N>(to, pair, args.slice_bits, token),
                  sum_of_slices<N>(to, pair, args.slice_bits, N + token));
     }
-    if (args.made.counters && (alone || warp() == 0)) {
-      const int first = block_of(task) * pairs_per_block(args.slice_bits) + (alone ? warp() : 0);
-      make_bytes(args, first, alone ? 1 : pairs_per_block(args.slice_bits), lane());
-    }
 #pragma unroll
     for (int i = 0; i < 2 * N; ++i) sums[i] = 0.0f;
+  }
+  // After all tasks.
+  __device__ void finish() const {
+    if (!args.made.counters) return;
+    const int n_pairs = pairs_per_block(args.slice_bits);
+    const bool alone = args.slice_bits == 0;
+    if (!alone && warp() != 0) return;  // the first warp has stored what the block has added up
+    make_bytes(args, share.count, alone ? 1 : n_pairs, lane(),
+               [&](int task) { return block_of(task) * n_pairs + (alone ? warp() : 0); });
   }
 };
 
@@ -129,6 +143,7 @@ __global__ void __launch_bounds__(32 * kMatvecWarps, N == 1 ? 6 : 4)
       multiply(tasks, w.k, first_piece(share, BlockTasks<N>::lane()), 32u << args.slice_bits, args.input, 0,
                args.n, sums);
     });
+    tasks.finish();
     __syncthreads();  // all have read the sums and the grid
   }
 }

@@ -16,6 +16,9 @@
 // TB/s). At n = 1 unpacking and products take about a quarter of the issue slots meanwhile, at n = 8 dp4a
 // comes near its own limit.
 //
+// A kernel is compiled for one dtype (KernelsOf), so that its loop and its sums lie in registers alone: one for all dtypes calls
+// its loops as functions, which keep their sums in memory and wait for it at every piece.
+//
 // The work of a thread also compiles for the host, except shuffles and barriers, so that tests can run it.
 #pragma once
 
@@ -129,13 +132,21 @@ struct OneTask {
   TANDEM_HD void prefetch(Prefetch&&) const {}  // calls it with those tasks that shall go to the L2 cache
 };
 
-// Calls use(raw, piece) for the pieces first, first + step, ... below count of every task, whose `raw` load(raw, piece,
+// Loads stay on their side of it, in machine code too.
+TANDEM_HD inline void keep_order() {
+#ifdef __CUDA_ARCH__
+  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+#endif
+}
+
+// Calls use(raw, x, piece) for the pieces first, first + step, ... below count of every task, whose `raw` load(raw, piece,
 // valid) has requested one turn before, of the task of the last go_to(task); the first before the previous kernel's
 // results are waited for. The lanes of a warp take the same turns, in pairs: two buffers, so that nothing moves between
-// registers.
-template <class Raw, class Tasks, class GoTo, class Load, class Use>
+// registers. What a piece is multiplied with, x = fetch(piece), is requested before the next piece is: behind it, it would wait for
+// that too, for loads may come back in order.
+template <class Raw, class Tasks, class GoTo, class Load, class Fetch, class Use>
 TANDEM_HD inline void stream_pieces(const Tasks& tasks, uint32_t first, uint32_t step, uint32_t count,
-                                    float* sums, GoTo&& go_to, Load&& load, Use&& use) {
+                                    float* sums, GoTo&& go_to, Load&& load, Fetch&& fetch, Use&& use) {
   const uint32_t n_pairs =
       count > first / 32 * 32 ? (count - first / 32 * 32 + 2 * step - 1) / (2 * step) : 1;
   const int n_tasks = tasks.count();
@@ -152,8 +163,10 @@ TANDEM_HD inline void stream_pieces(const Tasks& tasks, uint32_t first, uint32_t
 #pragma unroll 1
 #endif
     for (uint32_t pair = n_pairs; pair > 0; --pair, piece += 2 * step) {
+      auto x = fetch(piece, piece < count);
+      keep_order();
       load(b, piece + step, piece + step < count);
-      if (piece < count) use(a, piece);
+      if (piece < count) use(a, x, piece);
       uint32_t next = piece + 2 * step;
       bool valid = next < count;
       if (pair == 1) {
@@ -161,8 +174,10 @@ TANDEM_HD inline void stream_pieces(const Tasks& tasks, uint32_t first, uint32_t
         valid = task + 1 < n_tasks && first < count;
         if (task + 1 < n_tasks) go_to(task + 1);
       }
+      x = fetch(piece + step, piece + step < count);
+      keep_order();
       load(a, next, valid);
-      if (piece + step < count) use(b, piece + step);
+      if (piece + step < count) use(b, x, piece + step);
     }
     tasks.done(task, sums);
   }
@@ -207,15 +222,6 @@ TANDEM_HD inline float block_product(const CodeWords* codes, const BlockScales& 
   return product * meta.scale;
 }
 
-TANDEM_HD inline void load_vector(const void* from, uint32_t* to) {  // 16 bytes that are read again and again
-#ifdef __CUDA_ARCH__
-  const uint4 v = *static_cast<const uint4*>(from);
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-#else
-  for (int i = 0; i < 4; ++i) to[i] = static_cast<const uint32_t*>(from)[i];
-#endif
-}
-
 // Adds to sums[2][N] what a lane's pieces first, first + step, ... of both rows give with tokens token0 ..
 // token0 + n - 1. step is a multiple of 8.
 template <DType T, int N, class Tasks>
@@ -250,7 +256,20 @@ TANDEM_HD inline void multiply_pieces(const Tasks& tasks, int k, uint32_t first,
   const auto load = [&](Raw& raw, uint32_t piece, bool valid) {
     for (int r = 0; r < 2; ++r) raw.row[r] = load_block<T>(at[r], piece, valid);
   };
-  const auto use = [&](const Raw& raw, uint32_t piece) {
+  struct Input {
+    uint32_t first[4], second[4];  // the bytes of the block's halves
+    BlockMeta meta;
+  };
+  const auto fetch_of = [&](int t, uint32_t piece, bool valid = true) {
+    Input in;
+    load_again<4>(x_q + (2 * t * pieces + piece) * 16, in.first, valid);
+    load_again<4>(x_q + ((2 * t + 1) * pieces + piece) * 16, in.second, valid);
+    uint32_t meta[2];
+    load_again<2>(x_meta + (t * pieces + piece), meta, valid);
+    in.meta = std::bit_cast<BlockMeta>(static_cast<uint64_t>(meta[1]) << 32 | meta[0]);
+    return in;
+  };
+  const auto use = [&](const Raw& raw, Input in, uint32_t piece) {
     CodeWords codes[2][4];
     BlockScales scales[2];
     for (int r = 0; r < 2; ++r) {
@@ -262,16 +281,13 @@ TANDEM_HD inline void multiply_pieces(const Tasks& tasks, int k, uint32_t first,
 #endif
     for (int t = 0; t < N; ++t) {
       if (N > 1 && t >= n) break;
-      uint32_t x_first[4], x_second[4];
-      load_vector(x_q + (2 * t * pieces + piece) * 16, x_first);
-      load_vector(x_q + ((2 * t + 1) * pieces + piece) * 16, x_second);
-      const BlockMeta meta = load_meta(x_meta + (t * pieces + piece));
+      if (t > 0) in = fetch_of(t, piece);
       for (int r = 0; r < 2; ++r) {
-        sums[r * N + t] += block_product<T>(codes[r], scales[r], x_first, x_second, meta);
+        sums[r * N + t] += block_product<T>(codes[r], scales[r], in.first, in.second, in.meta);
       }
     }
   };
-  stream_pieces<Raw>(tasks, first, step, pieces, sums, go_to, load, use);
+  stream_pieces<Raw>(tasks, first, step, pieces, sums, go_to, load, [&](uint32_t piece, bool valid) { return fetch_of(0, piece, valid); }, use);
 }
 
 template <DType T>
@@ -307,25 +323,32 @@ TANDEM_HD inline void multiply_floats(const Tasks& tasks, int k, uint32_t first,
     for (int r = 0; r < 2; ++r)
       load_words<4>(at[r] + static_cast<uint64_t>(piece) * kFloatPiece, raw.row[r], valid);
   };
-  const auto use = [&](const Raw& raw, uint32_t piece) {
+  struct Input {
+    uint32_t values[kValues];
+  };
+  const auto fetch_of = [&](int t, uint32_t piece, bool valid = true) {
+    Input in;
+    for (int i = 0; i < kValues; i += 4)
+      load_again<4>(x + static_cast<uint32_t>(t * k) + piece * kValues + i, in.values + i, valid);
+    return in;
+  };
+  const auto use = [&](const Raw& raw, Input in, uint32_t piece) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
     for (int t = 0; t < N; ++t) {
       if (N > 1 && t >= n) break;
-      for (int i = 0; i < kValues; i += 4) {
-        uint32_t v[4];
-        load_vector(x + static_cast<uint32_t>(t * k) + piece * kValues + i, v);
-        for (int j = 0; j < 4; ++j) {
-          const int word = (i + j) / kPerWord, shift = kPerWord == 2 ? j % 2 * 16 : 0;
-          for (int r = 0; r < 2; ++r) {
-            sums[r * N + t] += float_of<T>(raw.row[r][word] >> shift) * std::bit_cast<float>(v[j]);
-          }
+      if (t > 0) in = fetch_of(t, piece);
+      for (int i = 0; i < kValues; ++i) {
+        const int word = i / kPerWord, shift = kPerWord == 2 ? i % 2 * 16 : 0;
+        for (int r = 0; r < 2; ++r) {
+          sums[r * N + t] += float_of<T>(raw.row[r][word] >> shift) * std::bit_cast<float>(in.values[i]);
         }
       }
     }
   };
-  stream_pieces<Raw>(tasks, first, step, static_cast<uint32_t>(k) / kValues, sums, go_to, load, use);
+  stream_pieces<Raw>(tasks, first, step, static_cast<uint32_t>(k) / kValues, sums, go_to, load,
+                     [&](uint32_t piece, bool valid) { return fetch_of(0, piece, valid); }, use);
 }
 
 // Rows of floats of awkward length, element by element; rare, and small when it happens.
@@ -390,42 +413,39 @@ TANDEM_HD inline void multiply_blocks(const Tasks& tasks, int k, uint32_t first,
   }
 }
 
-// Dtypes with kernels of their own, except those of a grid. Calls fn with the function that multiplies rows of w:
-// (rows, k, first, step, input, token0, n, sums) as above.
-struct OwnKernels {
-  static constexpr int kGridWords = 1;  // of shared memory; 1: no grid
-  template <int N, class Fn>
-  TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
-    const auto floats = [&]<DType T>() { fn([&](auto&&... args) { multiply_floats<T, N>(args...); }); };
-    if (w.n_pieces == w.k) return fn([&](auto&&... args) { multiply_elements<N>(w.dtype, args...); });
-    switch (w.dtype) {
-      case DType::F32: return floats.template operator()<DType::F32>();
-      case DType::F16: return floats.template operator()<DType::F16>();
-      case DType::BF16: return floats.template operator()<DType::BF16>();
-      default: break;
-    }
-    for_format(w.dtype, [&]<DType T>() {
-      if constexpr (!has_grid(T)) fn([&](auto&&... args) { multiply_pieces<T, N>(args...); });
-    });
-  }
-};
+// The kernels of some dtypes, mostly of one: a kernel compiled for what its matrices have keeps its sums in registers, and no other
+// dtype's loop takes any from it.
+template <DType... kTypes>
+struct KernelsOf {
+  static constexpr bool has(DType dtype) { return ((dtype == kTypes) || ...); }
+  static constexpr int kGridWords = (has_grid(kTypes) || ...) ? kMaxGridEntries : 1;  // of shared memory; 1: no grid
 
-// Dtypes of a grid. Kernels are compiled for one of the kinds, so that none takes registers or shared memory from another.
-struct GridKernels {
-  static constexpr int kGridWords = kMaxGridEntries;
+  // Calls fn with the function that multiplies rows of w: (tasks, k, first, step, input, token0, n, sums) as above.
   template <int N, class Fn>
-  TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
-    for_format(w.dtype, [&]<DType T>() {
-      if constexpr (has_grid(T)) fn([&](auto&&... args) { multiply_pieces<T, N>(args...); });
-    });
+  TANDEM_HD TANDEM_FLAT static void with_multiply(const DeviceWeight& w, Fn&& fn) {
+    const auto of_type = [&]<DType T>() TANDEM_FLAT {
+      if constexpr (!is_plain(T)) {
+        fn([&](auto&&... args) TANDEM_FLAT { multiply_pieces<T, N>(args...); });
+      } else if (w.n_pieces == w.k) {
+        fn([&](auto&&... args) TANDEM_FLAT { multiply_elements<N>(T, args...); });
+      } else {
+        fn([&](auto&&... args) TANDEM_FLAT { multiply_floats<T, N>(args...); });
+      }
+    };
+    if constexpr (sizeof...(kTypes) == 1) {
+      (of_type.template operator()<kTypes>(), ...);
+    } else {
+      ((w.dtype == kTypes && (of_type.template operator()<kTypes>(), true)) || ...);
+    }
   }
-  TANDEM_HD static void make(DType dtype, uint32_t* grid, int thread, int n_threads) {
-    for_format(dtype, [&]<DType T>() { make_grid<T>(grid, thread, n_threads); });
+  TANDEM_HD static void make(DType, uint32_t* grid, int thread, int n_threads) {
+    if constexpr (kGridWords > 1) (make_grid<kTypes>(grid, thread, n_threads), ...);
   }
 };
 
 // The others.
 struct GenericKernels {
+  static bool has(DType dtype) { return is_generic(dtype); }
   static constexpr int kGridWords = 1;
   template <int N, class Fn>
   TANDEM_HD static void with_multiply(const DeviceWeight& w, Fn&& fn) {
@@ -434,12 +454,31 @@ struct GenericKernels {
   }
 };
 
-// Calls fn.template operator()<Kernels>() with the kind for a dtype.
+// Calls fn.template operator()<Kernels>() with those for a dtype.
 template <class Fn>
 void with_kernels_of(DType dtype, Fn&& fn) {
+  switch (dtype) {
+    case DType::F32: return fn.template operator()<KernelsOf<DType::F32>>();
+    case DType::F16: return fn.template operator()<KernelsOf<DType::F16>>();
+    case DType::BF16: return fn.template operator()<KernelsOf<DType::BF16>>();
+    default: break;
+  }
   if (is_generic(dtype)) return fn.template operator()<GenericKernels>();
-  if (has_grid(dtype)) return fn.template operator()<GridKernels>();
-  fn.template operator()<OwnKernels>();
+  for_format(dtype, [&]<DType T>() { fn.template operator()<KernelsOf<T>>(); });
+}
+
+// The same for those of the first of some targets, and as many others as go with it: the mixtures that K types come in (queries and
+// keys of one, values of the other) have kernels for both.
+template <class Fn>
+void with_kernels_of(const MatvecArgs& args, Fn&& fn) {
+  const auto any = [&](DType dtype) {
+    return std::any_of(args.targets, args.targets + args.n_targets, [=](const MatvecTarget& t) { return t.w.dtype == dtype; });
+  };
+  if (any(DType::Q6_K)) {
+    if (any(DType::Q4_K)) return fn.template operator()<KernelsOf<DType::Q4_K, DType::Q6_K>>();
+    if (any(DType::Q5_K)) return fn.template operator()<KernelsOf<DType::Q5_K, DType::Q6_K>>();
+  }
+  with_kernels_of(args.targets[0].w.dtype, fn);
 }
 
 // Targets with tasks of their own.
@@ -501,7 +540,7 @@ TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expe
 }
 
 // A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1. grid: the block's, as RowPair's.
-template <int N, class Kernels = OwnKernels>
+template <int N, class Kernels>
 TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums,
                                 const uint32_t* grid = nullptr) {
   const DeviceWeight& w = args.targets[target].w;
@@ -514,7 +553,7 @@ TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare sh
 
 // The same for experts. Of one, number `chosen` of token `token`, warps share the columns; of the weighted
 // sum over all of them, warps share the experts, for an expert's rows are short.
-template <class Kernels = OwnKernels>
+template <class Kernels>
 TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int chosen, WarpShare share,
                                        int lane, float* sums, const uint32_t* grid = nullptr) {
   const DeviceWeight& w = args.targets[0].w;

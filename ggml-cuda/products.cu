@@ -212,20 +212,16 @@ void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
 
 // Every kind of kernels has a launch of its own.
 void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
-  MatvecTarget* const end = args.targets + args.n_targets;
-  const auto launch = [&]<class Kernels>() {
-    MatvecArgs part = args;
-    const auto of_kind = [](const MatvecTarget& target) {
-      bool found = false;
-      with_kernels_of(target.w.dtype, [&]<class Its>() { found = std::is_same_v<Its, Kernels>; });
-      return found;
-    };
-    part.n_targets = static_cast<int>(std::copy_if(args.targets, end, part.targets, of_kind) - part.targets);
-    if (part.n_targets > 0) launch_matvec_of<Kernels>(part, gpu, stream);
-  };
-  launch.operator()<OwnKernels>();
-  launch.operator()<GridKernels>();
-  launch.operator()<GenericKernels>();
+  while (args.n_targets > 0) {
+    with_kernels_of(args, [&]<class Kernels>() {
+      const auto is_of_kind = [](const MatvecTarget& target) { return Kernels::has(target.w.dtype); };
+      MatvecArgs part = args;
+      MatvecTarget* const end = args.targets + args.n_targets;
+      part.n_targets = static_cast<int>(std::copy_if(args.targets, end, part.targets, is_of_kind) - part.targets);
+      args.n_targets = static_cast<int>(std::remove_if(args.targets, end, is_of_kind) - args.targets);
+      launch_matvec_of<Kernels>(part, gpu, stream);
+    });
+  }
 }
 
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
