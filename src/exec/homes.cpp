@@ -128,9 +128,12 @@ DeviceId holder(const KvHome& home) {
   return resident ? resident->device : DeviceId::host();
 }
 
-DeviceId attends_on(const KvHome& home) {
+DeviceId attends_on(const KvHome& home, StepKind kind) {
   return std::visit(Overloaded{[](const ResidentKv& kv) { return kv.device; },
-                               [](const PrefetchedKv& kv) { return DeviceId(kv.to); },
+                               [=](const PrefetchedKv& kv) {
+                                 const bool is_left = kv.for_prefill_alone && kind != StepKind::prefill;
+                                 return is_left ? DeviceId::host() : DeviceId(kv.to);
+                               },
                                [](const SplitKv& kv) { return DeviceId(kv.hot); },
                                [](const SpilledKv&) { return DeviceId::host(); },
                                [](const DividedKv& kv) { return first_of(kv); },
@@ -140,7 +143,7 @@ DeviceId attends_on(const KvHome& home) {
 
 bool uses_gpu(const KvHome& home) {
   if (std::holds_alternative<DividedKv>(home) || std::holds_alternative<DividedState>(home)) return true;
-  return !attends_on(home).is_host();
+  return !attends_on(home, StepKind::prefill).is_host();
 }
 
 }  // namespace tandem

@@ -79,9 +79,11 @@ struct ResidentKv {
   DeviceId device = DeviceId::host();
   bool operator==(const ResidentKv&) const = default;
 };
-// In host memory, brought to a GPU for every step and used there.
+// In host memory, brought to a GPU for every step and used there; or for prefill steps alone, the same in all layers, and the host
+// attends in decode steps.
 struct PrefetchedKv {
   GpuId to;
+  bool for_prefill_alone = false;
   bool operator==(const PrefetchedKv&) const = default;
 };
 // The newest positions, at least n_keep, on a GPU, which writes them; the others in host memory. Each side
@@ -155,7 +157,7 @@ ExpertHome without_cached_experts(ExpertHome home);
 // Returns the device with room for every position of the cache; of a divided one the first that has heads.
 DeviceId holder(const KvHome& home);
 // Returns the device that attention runs on; the GPU of a split cache, and of a divided one the same as holder().
-DeviceId attends_on(const KvHome& home);
+DeviceId attends_on(const KvHome& home, StepKind kind);
 bool uses_gpu(const KvHome& home);
 
 }  // namespace tandem

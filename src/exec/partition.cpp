@@ -26,7 +26,7 @@ class Partitioner {
   Partition run(Arenas arenas) {
     result_.weights.resize(n_devices_);
     result_.inputs.resize(n_devices_);
-    result_.caches = prefetched_layers(placement_);
+    result_.caches = prefetched_layers(placement_, step_kind(graph_.shape));
     find_host_uses();
     for (const TensorId id : graph_.received) receive(id);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));

@@ -92,7 +92,7 @@ DeviceId Placement::runs_on(const Graph& graph, const Node& node) const {
   if (node.device) return *node.device;
   if (const DeviceId* device = override_of(graph, node); device && !uses_cache(node.op)) return *device;
   if (const WeightHome* home = home_of(node)) return computes_on(*home, step_kind(graph.shape));
-  if (const LayerPlacement* layer = layer_of(node.layer)) return attends_on(layer->kv);
+  if (const LayerPlacement* layer = layer_of(node.layer)) return attends_on(layer->kv, step_kind(graph.shape));
   TANDEM_CHECK(node.layer <= static_cast<int>(layers.size()));
   return node.layer < 0 ? input : output;
 }

@@ -1,6 +1,9 @@
 #include "exec/slots.h"
 
+#include <algorithm>
 #include <map>
+
+#include "base/error.h"
 
 namespace tandem {
 
@@ -27,6 +30,17 @@ std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement) {
     const std::vector<SlotTurn> turns = slot_turns(items, placement.n_stream_slots);
     for (size_t i = 0; i < items.size(); ++i) caches[items[i]].turn = turns[i];
   }
+  return caches;
+}
+
+std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement, StepKind kind) {
+  std::vector<PrefetchedLayer> caches = prefetched_layers(placement);
+  const auto is_used = [&](const PrefetchedLayer& cache) {
+    return attends_on(placement.layers[static_cast<size_t>(cache.layer)].kv, kind) == cache.device;
+  };
+  const auto n_used = static_cast<size_t>(std::ranges::count_if(caches, is_used));
+  TANDEM_CHECK(n_used == 0 || n_used == caches.size());
+  if (n_used == 0) caches.clear();
   return caches;
 }
 

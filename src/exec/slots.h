@@ -39,5 +39,7 @@ struct PrefetchedLayer {
   SlotTurn turn;  // `next` is an index among the placement's prefetched caches
 };
 std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement);  // by layer
+// Those that steps of a kind use: all, or none.
+std::vector<PrefetchedLayer> prefetched_layers(const Placement& placement, StepKind kind);
 
 }  // namespace tandem

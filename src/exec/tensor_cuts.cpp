@@ -121,7 +121,7 @@ std::optional<Cuts> TensorCuts::head_cuts(const Node& node, int64_t n_head, int6
   const KvHome& home = placement_.layers[static_cast<size_t>(node.layer)].kv;
   if (const auto* divided = std::get_if<DividedKv>(&home))
     return Cuts{divided->is_copied ? n_head : n_head_kv, divided->first};
-  if (attends_on(home).is_host()) return cut_by_shares(parallel_, n_head_kv > 1 ? n_head_kv : n_head);
+  if (attends_on(home, StepKind::decode).is_host()) return cut_by_shares(parallel_, n_head_kv > 1 ? n_head_kv : n_head);
   return std::nullopt;
 }
 

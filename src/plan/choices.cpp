@@ -41,20 +41,28 @@ bool all_have_heads(const FitRequest& r, const Placement& placement) {
   return true;
 }
 
+std::vector<OffloadChoice> with_caches(const OffloadChoice& choice, const std::vector<CacheChoice>& caches) {
+  std::vector<OffloadChoice> list(caches.size(), choice);
+  for (size_t i = 0; i < caches.size(); ++i) list[i].cache = caches[i];
+  return list;
+}
+
 std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split) {
   const OffloadOptions& f = r.options;
   OffloadChoice said = from_options(f, 0);
   said.split = split;
   if (r.devices.size() < 2) return {OffloadChoice{}};
   if (r.kv.stays_on_host()) said.cache = CacheOnHost{};
-  if (r.rates.empty()) return {said};
-  if (split == SplitMode::none && f.split_mode == SplitMode::automatic) return {said};
+  const bool is_divided = split == SplitMode::tensor;
+  const bool may_prefetch = !is_divided && !r.graphs.front()->shape.sparse.on() && !r.kv.stays_on_host();
   std::vector<CacheChoice> caches{said.cache};
+  if (may_prefetch && said.cache == CacheChoice(CacheOnHost{})) caches = {CacheOnHost{true}, CacheOnHost{}};
+  if (r.rates.empty()) return with_caches(said, caches);
+  if (split == SplitMode::none && f.split_mode == SplitMode::automatic) return {said};
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
       !r.kv.stays_on_host()) {
-    const bool is_divided = split == SplitMode::tensor;
-    caches = {CacheBesideLayers{}, CacheOnHost{}};
-    if (!is_divided && !r.graphs.front()->shape.sparse.on()) caches.push_back(PrefetchedCache{});
+    caches = {CacheBesideLayers{}, CacheOnHost{may_prefetch}};
+    if (may_prefetch) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
       const bool may_split = r.graphs.front()->shape.max_sequences == 1 && !is_divided &&
                              !r.architecture.hparams().self_extend.on();

@@ -110,7 +110,9 @@ std::string cache_text(const FitRequest& r, const Placement& placement, size_t l
   return std::visit(
       Overloaded{[&](const ResidentKv&) { return whole; }, [&](const DividedKv&) { return whole; },
                  [&](const DividedState&) { return whole; },
-                 [&](const PrefetchedKv& kv) { return whole + " for " + name_of(r, kv.to); },
+                 [&](const PrefetchedKv& kv) {
+                   return whole + (kv.for_prefill_alone ? ", prompts " : " for ") + name_of(r, kv.to);
+                 },
                  [&](const SpilledKv&) { return whole + " + disk"; },
                  [&](const SplitKv& kv) {
                    const size_t n_bytes = kv_layer_bytes(kv_layer_shape(r.kv, layer, kv.n_blocks));
@@ -200,14 +202,16 @@ std::string cache_summary(const Placement& placement) {
   if (const SplitKv* split = placement.split()) {
     return format("; the cache of the newest {} tokens there, older ones on the CPU", split->n_keep);
   }
-  bool prefetched = false, apart = false;
+  bool prefetched = false, for_prompts = false, apart = false;
   for (const LayerPlacement& p : placement.layers) {
-    prefetched |= std::holds_alternative<PrefetchedKv>(p.kv);
-    apart |= attends_on(p.kv).is_host() && !computes_on(p.weights, StepKind::decode).is_host();
+    if (const auto* kv = std::get_if<PrefetchedKv>(&p.kv))
+      (kv->for_prefill_alone ? for_prompts : prefetched) = true;
+    apart |= attends_on(p.kv, StepKind::decode).is_host() && !computes_on(p.weights, StepKind::decode).is_host();
   }
-  return prefetched ? "; the KV cache brought there from host memory"
-         : apart    ? "; the KV cache on the CPU"
-                    : "";
+  return prefetched    ? "; the KV cache brought there from host memory"
+         : for_prompts ? "; the KV cache on the CPU, brought there for prompts"
+         : apart       ? "; the KV cache on the CPU"
+                       : "";
 }
 
 }  // namespace

@@ -243,7 +243,8 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
     }
     hold(holder(home), kv_layers[holder(home).index()][i]);
     std::visit(Overloaded{[](const ResidentKv&) {}, [](const DividedKv&) {}, [](const DividedState&) {},
-                          [&](const PrefetchedKv&) {
+                          [&](const PrefetchedKv& p) {
+                            if (p.for_prefill_alone) return;
                             result.per_token.kv_in_per_block += kv_block_bytes(kv_layers[0][i]);
                             result.per_token.kv_out += kv_written_bytes(kv_layers[0][i]);
                           },

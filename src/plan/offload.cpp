@@ -163,6 +163,16 @@ void prefetch_caches(Placement& placement, const Architecture& architecture) {
   }
 }
 
+// For the steps of prompts alone. Caches that later layers read, too, stay on the host.
+void prefetch_for_prompts(Placement& placement, const Architecture& architecture) {
+  for (size_t i = 0; i < placement.layers.size(); ++i) {
+    LayerPlacement& layer = placement.layers[i];
+    const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::prefill).gpu();
+    const KvShape shape = architecture.kv_shape(static_cast<int>(i));
+    if (gpu && shape.has_rows() && !shape.is_shared) layer.kv = PrefetchedKv{*gpu, true};
+  }
+}
+
 void place_on_disk(Placement& placement, int64_t n_disk_layers) {
   std::vector<LayerPlacement*> held;  // by the host
   for (LayerPlacement& layer : placement.layers) {
@@ -409,6 +419,8 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     if (choice.split == SplitMode::tensor) divide_layers_over(placement, shares);
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
+  const auto* on_host = std::get_if<CacheOnHost>(&choice.cache);
+  if (on_host && on_host->for_prompts_on_gpus) prefetch_for_prompts(placement, architecture);
   if (choice.chosen_experts) leave_experts_on_disk(placement, weights);
   placement.n_expert_bytes = choice.n_expert_bytes;
   place_on_disk(placement, choice.n_disk_layers);

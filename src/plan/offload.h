@@ -25,6 +25,7 @@ struct CacheBesideLayers {
   auto operator<=>(const CacheBesideLayers&) const = default;
 };
 struct CacheOnHost {
+  bool for_prompts_on_gpus = false;  // brought to the GPUs that compute prompts, which then attend
   auto operator<=>(const CacheOnHost&) const = default;
 };
 // In host memory, but used on the GPUs.

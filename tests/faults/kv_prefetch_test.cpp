@@ -67,6 +67,49 @@ TEST_F(KvPrefetch, EveryModeAndCacheTypeGivesTheLogitsOfTheCpu) {
   }
 }
 
+// A cache on the host, which decodes, is brought for the steps of prompts.
+TEST_F(KvPrefetch, ForPromptsAloneIfTheHostDecodes) {
+  test::SimDevice sim({.copy_bytes_per_s = 3e8});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  for (const DType cache : {DType::F16, DType::Q8_0}) {
+    const std::vector<float> expected = cpu_logits(cache);
+    for (const Toggle stream : {Toggle::off, Toggle::on}) {
+      OffloadOptions flags;
+      flags.n_gpu_layers = 3;
+      flags.kv_on_host = Toggle::on;
+      flags.stream = stream;
+      Session s(*model_, devices, options(flags, cache));
+      EXPECT_EQ(s.placement().choice.cache, CacheChoice(CacheOnHost{true}));
+      EXPECT_EQ(logits(s), expected);
+      EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+      if (stream == Toggle::on) continue;
+      const uint64_t before = sim.fetched_bytes();
+      decode_one(s);
+      EXPECT_EQ(sim.fetched_bytes(), before);
+      s.append(prompt(33));
+      EXPECT_GT(sim.fetched_bytes(), before);
+    }
+  }
+}
+
+// With memory for everything but the slots.
+TEST_F(KvPrefetch, NotForPromptsWhereTheGpuHasNoRoom) {
+  test::SimDevice sim({});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  OffloadOptions flags;
+  flags.n_gpu_layers = 6;
+  flags.kv_on_host = Toggle::on;
+  EngineOptions o = options(flags);
+  Session with(*model_, devices, o);
+  const size_t n_slots = with.executor().slot_bytes(GpuId(0));
+  EXPECT_GT(n_slots, 0u);
+  o.offload.budgets.max_vram = with.placement().bytes.devices[1].total() - 1 + o.offload.budgets.vram_overhead;
+  Session without(*model_, devices, o);
+  EXPECT_EQ(without.placement().choice.cache, CacheChoice(CacheOnHost{}));
+  EXPECT_EQ(without.executor().slot_bytes(GpuId(0)), 0u);
+  EXPECT_EQ(logits(without), cpu_logits(DType::F16));
+}
+
 TEST_F(KvPrefetch, TwoDevices) {
   test::SimDevice sim0({.name = "SIM0", .copy_bytes_per_s = 3e8}),
       sim1({.name = "SIM1", .copy_bytes_per_s = 3e8});

@@ -53,6 +53,7 @@ TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
     const auto n_vocab = static_cast<size_t>(model->hparams().n_vocab);
     for (const OffloadChoice& choice :
          {OffloadChoice{}, OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
+          OffloadChoice{4, CacheOnHost{true}}, OffloadChoice{2, CacheOnHost{true}, 0, Streaming::prefill},
           OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
           OffloadChoice{1, {}, 0, Streaming::always}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers));
@@ -134,7 +135,7 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
     for (const int64_t n : {2, 4}) {
       for (const OffloadChoice& choice :
            {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
-            OffloadChoice{3, PrefetchedCache{}}, OffloadChoice{1, {}, 0, Streaming::prefill},
+            OffloadChoice{4, CacheOnHost{true}}, OffloadChoice{3, PrefetchedCache{}}, OffloadChoice{1, {}, 0, Streaming::prefill},
             OffloadChoice{1, {}, 0, Streaming::always}}) {
         SCOPED_TRACE(std::to_string(n) + " sequences, -ngl " + std::to_string(choice.n_gpu_layers) + " " +
                      std::string(streaming_name(choice.streaming)));

@@ -236,7 +236,7 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
       for (Streaming streaming : {Streaming::prefill, Streaming::always}) {
         for (int64_t n_gpu_layers : {0, 2}) {
           for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
-                                           CacheChoice(PrefetchedCache{})}) {
+                                           CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{})}) {
             const bool is_quick = dtype == DType::F32
                                       ? n_gpu_layers == 2 && cache != CacheChoice(CacheOnHost{})
                                       : n_gpu_layers == 0 && cache == CacheChoice(CacheBesideLayers{}) &&

@@ -95,15 +95,20 @@ TEST(Homes, OnDiskNoRowsAreShared) {
 
 TEST(Homes, WhereTheCacheIsAndWhereAttentionRuns) {
   EXPECT_EQ(holder(KvHome(ResidentKv{kGpu})), kGpu);
-  EXPECT_EQ(attends_on(ResidentKv{kGpu}), kGpu);
-  EXPECT_EQ(attends_on(ResidentKv{kHost}), kHost);
+  for (const StepKind kind : {StepKind::prefill, StepKind::decode}) {
+    EXPECT_EQ(attends_on(ResidentKv{kGpu}, kind), kGpu);
+    EXPECT_EQ(attends_on(ResidentKv{kHost}, kind), kHost);
+    EXPECT_EQ(attends_on(PrefetchedKv{kGpu}, kind), kGpu);
+    EXPECT_EQ(attends_on(SplitKv{kOther, 8, 2}, kind), kOther);
+  }
+  EXPECT_EQ(attends_on(PrefetchedKv{kGpu, true}, StepKind::prefill), kGpu);
+  EXPECT_EQ(attends_on(PrefetchedKv{kGpu, true}, StepKind::decode), kHost);
   EXPECT_EQ(holder(KvHome(PrefetchedKv{kGpu})), kHost);
-  EXPECT_EQ(attends_on(PrefetchedKv{kGpu}), kGpu);
   EXPECT_EQ(holder(KvHome(SplitKv{kOther, 8, 2})), kHost);
-  EXPECT_EQ(attends_on(SplitKv{kOther, 8, 2}), kOther);
   EXPECT_FALSE(uses_gpu(KvHome(ResidentKv{})));
   for (const KvHome& home :
-       {KvHome(ResidentKv{kGpu}), KvHome(PrefetchedKv{kGpu}), KvHome(SplitKv{kGpu, 8, 2})}) {
+       {KvHome(ResidentKv{kGpu}), KvHome(PrefetchedKv{kGpu}), KvHome(PrefetchedKv{kGpu, true}),
+        KvHome(SplitKv{kGpu, 8, 2})}) {
     EXPECT_TRUE(uses_gpu(home));
   }
 }

@@ -403,7 +403,7 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
           for (int64_t n_gpu_layers : {0, 1, 3, 6}) {
             for (int64_t n_disk : {0, 1, 2, 5}) {
               for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
-                                               CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
+                                               CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
                 for (const double rows : {1.0, 0.5}) {
                   SCOPED_TRACE(format("{}, {} GPUs, {} slots, {}, -ngl {}, {} on disk, cache {}, rows {:g}",
                                       model == moe_.get()     ? "moe"
