@@ -131,14 +131,10 @@ bench() {  # SECTION LIMIT [TYPES]
     --shape "$SHAPE" --types "${3:-$TYPE}" --limit "$2" --json "$rows" "${cpu[@]}"
 }
 
-suites() {  # of the GPU tests
-  [ -x "$bin/gpu_tests" ] && "$bin/gpu_tests" --gtest_list_tests | sed -n 's/^\([^ ]*\)\.\( .*\)\?$/\1/p'
-}
-
-test_suites() {  # SECTION LIMIT SUITE...
+test_suites() {  # SECTION LIMIT SUITE...: under a tool
   local section=$1 limit=$2 suite
   shift 2
-  if [ "$section" != tests ] && [ -z "$no_gpu" ] && ! command -v compute-sanitizer >/dev/null; then
+  if [ -z "$no_gpu" ] && ! command -v compute-sanitizer >/dev/null; then
     result "$section" 'not run' 0 'no compute-sanitizer'
     return
   fi
@@ -177,7 +173,7 @@ piece_1() {
   start_writing
   step 'limits of the device' 60 gpu "$bin/gpu_limits"
   function_step 'golden text on the GPU' 30 gpu golden_text "$bin" "$pack/data" "${on_gpu[@]}"
-  test_suites tests 50 $(suites)
+  step 'GPU tests' 210 gpu python3 "$pack/scripts/test_gpu.py" "$pack" --sections tests --jobs 0 --limit 200 --json "$rows"
   finish_writing
   bench decode 90
   bench prefill 90

@@ -12,6 +12,9 @@ import time
 CUDA_TOOLS = "/usr/local/cuda/bin"
 
 
+running = set()  # processes of lines_of()
+
+
 class OutOfTime(Exception):
     """A command ran past its limit, or the script past its own."""
 
@@ -66,6 +69,7 @@ def lines_of(command, limit, environment=None, errors=None):
     process = subprocess.Popen([str(part) for part in command], env=environment, text=True, errors="replace",
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors or subprocess.STDOUT,
                                start_new_session=True)
+    running.add(process)
     timed_out = threading.Event()
 
     def end():
@@ -84,6 +88,7 @@ def lines_of(command, limit, environment=None, errors=None):
             timer.cancel()
         stop(process)  # also when the caller stops reading, or this script is told to end
         process.wait()
+        running.discard(process)
     if timed_out.is_set():
         raise OutOfTime(f"stopped after {limit:.0f} s")
     if code:
@@ -91,8 +96,14 @@ def lines_of(command, limit, environment=None, errors=None):
 
 
 def end_children_on_sigterm():
-    """`timeout` sends SIGTERM; as an exception it runs the `finally` above."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """`timeout` sends SIGTERM."""
+
+    def end(*_):
+        for process in list(running):
+            stop(process)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def add_options(parser, sections, step_limit):

@@ -3,9 +3,10 @@
 Then, if compute-sanitizer is installed, runs some of them under each of its tools.
 
     scripts/test_gpu.py BUILD [--sections tests,memcheck,racecheck,synccheck,initcheck] [--filter GTEST_FILTER]
-                        [--limit SECONDS] [--total SECONDS] [--json FILE]
+                        [--jobs N] [--limit SECONDS] [--total SECONDS] [--json FILE]
 
-Every suite is a process of its own with a limit of its own, and its result is printed and written to --json at once.
+Every suite is a process of its own with a limit of its own, and its result is printed and written to --json at once. With
+--jobs several run at once: most of their time goes into results of the CPU to compare with.
 The golden text needs $TANDEM_SHARED/data (by default ../shared/data beside the source tree); without it the script
 fails. Without a GPU every test is skipped and the exit code is 0; otherwise it is 1 if a test failed, a suite ran past its
 limit or a tool found an error.
@@ -13,6 +14,7 @@ limit or a tool found an error.
 
 import argparse
 import collections
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -28,6 +30,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # unwritten rows of a cache tile, which affect no result.
 CHECKED = {tool: "GpuDevice.*:GpuRows.*:GpuAttention.*:GpuLinear.*" for tool in TOOLS}
 CHECKED["memcheck"] += ":GpuSplit.StoriesAreTheGoldenOnes"
+LONG = ("GpuLinear.",)  # with --jobs, each of its tests is a process
 GOLDEN = ("stories260K.gguf", "stories260K.golden.json")
 RESULT = re.compile(r"^\[ *(OK|FAILED|SKIPPED|RUN) *\] (\S+?)(?:,| \(|$)")
 
@@ -105,10 +108,36 @@ def suites_of(program, gtest_filter, environment, limits):
     return listed
 
 
+def units_of(suites, divided):
+    """What a process runs: names and tests."""
+    for suite, tests in suites.items():
+        if divided and suite in LONG:
+            yield from ((test, [test]) for test in tests)
+        else:
+            yield suite.rstrip("."), tests
+
+
+def execute_all(units, jobs, section, command, environment, limits):
+    """Yields a Run for each unit as it ends."""
+
+    def execute(unit):
+        name, tests = unit
+        run = Run(name if section == "tests" else f"{section} {name}")
+        run.execute([*command, f"--gtest_filter={':'.join(tests)}"], environment, limits)
+        return run
+
+    with concurrent.futures.ThreadPoolExecutor(jobs or max(1, min(8, (os.cpu_count() or 2) // 2))) as pool:
+        # The long ones first.
+        ordered = sorted(units, key=lambda unit: len(unit[1]) > 1)
+        for done in concurrent.futures.as_completed([pool.submit(execute, unit) for unit in ordered]):
+            yield done.result()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--filter", default=os.environ.get("GTEST_FILTER"))
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once; 0: half of the cores, at most 8 (default: 1)")
     gpu_steps.add_options(parser, ("tests", *TOOLS), 600)
     arguments = parser.parse_args()
     sections = gpu_steps.chosen_sections(parser, arguments.sections, ("tests", *TOOLS))
@@ -144,12 +173,12 @@ def main():
         except (OutOfTime, subprocess.CalledProcessError) as error:
             say(f"{section}: the tests could not be listed: {error}")
             return 1
-        has_gpu = False
-        for suite, tests in suites.items():
-            run = Run(suite.rstrip(".") if section == "tests" else f"{section} {suite.rstrip('.')}")
-            run.execute([*prefix, program, f"--gtest_filter={':'.join(tests)}"], environment, limits)
+        has_gpu, total = False, collections.Counter()
+        for run in execute_all(units_of(suites, arguments.jobs != 1), arguments.jobs, section, [*prefix, program], environment, limits):
             good &= run.report(journal)
             has_gpu |= run.counts["passed"] + run.counts["failed"] > 0 or bool(run.stopped)
+            total += run.counts
+        say(f"{section}: {total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
         if not has_gpu:
             break  # no tool finds more
     return 0 if good else 1

@@ -61,7 +61,7 @@ class PackTest:
                 else:
                     self.expect(steps, name, "not run", "no GPU: no NVIDIA driver")
             self.checks.expect(number > 1 or on_the_cpu < steps.keys(), f"the steps of piece 1: {sorted(steps)}")
-        self.expect(self.piece(1, 3), "tests: GpuSplit", "not run", "no GPU")
+        self.expect(self.piece(1, 3), "GPU tests", "not run", "no GPU")
 
     def every_step_on_the_cpu(self):
         steps = self.piece(2, 3, TRY="1")
