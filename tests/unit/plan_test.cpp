@@ -268,9 +268,9 @@ TEST_F(Planner, SummaryDescribesTheChoice) {
   EXPECT_THAT(line(split), HasSubstr("; the cache of the newest 1024 tokens there, older ones on the CPU"));
   OffloadChoice apart = everything();
   apart.cache = CacheOnHost{};
-  EXPECT_THAT(line(apart), HasSubstr("; the KV cache on the CPU; "));
+  EXPECT_THAT(line(apart), testing::EndsWith("; the KV cache on the CPU"));
   apart.cache = CacheOnHost{true};
-  EXPECT_THAT(line(apart), HasSubstr("; the KV cache on the CPU, brought there for prompts; "));
+  EXPECT_THAT(line(apart), testing::EndsWith("; the KV cache on the CPU, brought there for prompts"));
   EXPECT_THAT(summary(devices_, plan_session(request()).front().fit), HasSubstr("; predicted "));
   EXPECT_EQ(summary({host_.get()}, {}), "");
 }
