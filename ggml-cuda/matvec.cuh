@@ -1,7 +1,7 @@
 // The kernels of matvec.h.
 #pragma once
 
-#include "ggml-cuda/matvec.h"
+#include "ggml-cuda/matvec_kernels.h"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {

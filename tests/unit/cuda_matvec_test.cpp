@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "ggml-cuda/matvec.h"
+#include "ggml-cuda/matvec_kernels.h"
 #include "unit/cuda_products.h"
 
 namespace tandem::cuda {

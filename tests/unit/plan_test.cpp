@@ -269,8 +269,6 @@ TEST_F(Planner, SummaryDescribesTheChoice) {
   OffloadChoice apart = everything();
   apart.cache = CacheOnHost{};
   EXPECT_THAT(line(apart), testing::EndsWith("; the KV cache on the CPU"));
-  apart.cache = CacheOnHost{true};
-  EXPECT_THAT(line(apart), testing::EndsWith("; the KV cache on the CPU, brought there for prompts"));
   EXPECT_THAT(summary(devices_, plan_session(request()).front().fit), HasSubstr("; predicted "));
   EXPECT_EQ(summary({host_.get()}, {}), "");
 }
@@ -341,23 +339,6 @@ TEST_F(Planner, DividesRowsForLargeBatches) {
   const OffloadChoice batch = best(64);
   EXPECT_EQ(batch.streaming, Streaming::always);
   EXPECT_NEAR(batch.rows_decode, 0.5, 0.1);  // 100 ms over the bus, 90 ms on the CPU
-}
-
-// Without -nkvo's CPU having to attend to prompts, unless the GPU has no room for two layers' cache.
-TEST_F(Planner, BringsAHostsCacheToTheGpuForPrompts) {
-  gpu(1);
-  flags_.n_gpu_layers = 3;
-  flags_.kv_on_host = Toggle::on;
-  const auto best = [&] { return plan_session(request(512)).front().fit; };
-  const Fit fit = best();
-  EXPECT_EQ(fit.choice.cache, CacheChoice(CacheOnHost{true}));
-  EXPECT_EQ(fit.bytes.per_token.kv_in_per_block, 0u);  // of decoding
-  OffloadChoice alone = fit.choice;
-  alone.cache = CacheOnHost{};
-  const Fit without = fit_shape(request(512), request(512).shape, alone);
-  EXPECT_GT(device_needs(fit, 1), device_needs(without, 1));
-  flags_.budgets.max_vram = device_needs(without, 1) + flags_.budgets.vram_overhead;
-  EXPECT_EQ(best().choice.cache, CacheChoice(CacheOnHost{}));
 }
 
 TEST_F(Planner, KeepsTheUsersOptions) {
