@@ -76,4 +76,19 @@ void with_kernels_of(const MatvecArgs& args, Fn&& fn) {
   with_kernels_of(args.targets[0].w.dtype, fn);
 }
 
+// Calls fn.template operator()<Kernels>(part) for each kind that the targets want, with those of that kind.
+template <class Fn>
+void for_each_kind(MatvecArgs args, Fn&& fn) {
+  while (args.n_targets > 0) {
+    with_kernels_of(args, [&]<class Kernels>() {
+      const auto is_of_kind = [](const MatvecTarget& target) { return Kernels::has(target.w.dtype); };
+      MatvecArgs part = args;
+      MatvecTarget* const end = args.targets + args.n_targets;
+      part.n_targets = static_cast<int>(std::copy_if(args.targets, end, part.targets, is_of_kind) - part.targets);
+      args.n_targets = static_cast<int>(std::remove_if(args.targets, end, is_of_kind) - args.targets);
+      fn.template operator()<Kernels>(part);
+    });
+  }
+}
+
 }  // namespace tandem::cuda

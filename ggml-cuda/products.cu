@@ -1,7 +1,6 @@
 #include "ggml-cuda/products.cuh"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/matvec.cuh"
@@ -211,17 +210,8 @@ void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
 }  // namespace
 
 // Every kind of kernels has a launch of its own.
-void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
-  while (args.n_targets > 0) {
-    with_kernels_of(args, [&]<class Kernels>() {
-      const auto is_of_kind = [](const MatvecTarget& target) { return Kernels::has(target.w.dtype); };
-      MatvecArgs part = args;
-      MatvecTarget* const end = args.targets + args.n_targets;
-      part.n_targets = static_cast<int>(std::copy_if(args.targets, end, part.targets, is_of_kind) - part.targets);
-      args.n_targets = static_cast<int>(std::remove_if(args.targets, end, is_of_kind) - args.targets);
-      launch_matvec_of<Kernels>(part, gpu, stream);
-    });
-  }
+void launch_matvec(const MatvecArgs& args, const Gpu& gpu, cudaStream_t stream) {
+  for_each_kind(args, [&]<class Kernels>(const MatvecArgs& part) { launch_matvec_of<Kernels>(part, gpu, stream); });
 }
 
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {

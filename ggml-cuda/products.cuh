@@ -41,7 +41,7 @@ void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaSt
 void narrow_weight(const DeviceWeight& w, int64_t n_mats, DType to, uint16_t* values, cudaStream_t stream);
 
 // Fills in first_block and slice_bits, and launches; mode linear or glu, n <= 8.
-void launch_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
+void launch_matvec(const MatvecArgs& args, const Gpu& gpu, cudaStream_t stream);
 // The same for the modes of experts; any n.
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 

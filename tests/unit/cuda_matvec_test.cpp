@@ -69,7 +69,7 @@ void run_with(const MatvecArgs& args) {
 }
 
 void run(const MatvecArgs& args) {
-  with_kernels_of(args.targets[0].w.dtype, [&]<class Kernels>() { run_with<Kernels>(args); });
+  for_each_kind(args, [&]<class Kernels>(const MatvecArgs& part) { run_with<Kernels>(part); });
 }
 
 // The generic path, also of the formats that have kernels.
@@ -233,7 +233,7 @@ TEST_P(CudaMatvec, TheGenericPathMultipliesTheFilesBlocks) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaMatvec, testing::ValuesIn(test::quantizable_dtypes()),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-// Weights of several dtypes and sizes in one launch.
+// Weights of several dtypes and sizes: two that share a launch, and others.
 TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   std::mt19937 rng(5);
   const int k = 512;
