@@ -61,7 +61,7 @@ std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split)
   if (split == SplitMode::none && f.split_mode == SplitMode::automatic) return {said};
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
       !r.kv.stays_on_host()) {
-    caches = {CacheBesideLayers{}, CacheOnHost{may_prefetch}};
+    caches = {CacheBesideLayers{}, CacheOnHost{}};
     if (may_prefetch) caches.push_back(PrefetchedCache{});
     for (int64_t parts : {2, 4, 8}) {
       const bool may_split = r.graphs.front()->shape.max_sequences == 1 && !is_divided &&

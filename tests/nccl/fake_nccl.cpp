@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 using tandem::test::FakeNccl;
@@ -31,7 +32,10 @@ std::atomic<int> n_blocked = 0;
 std::vector<Summand> group;
 bool in_group = false;
 
+std::mutex log_mutex;  // a call that blocks is in a thread of its own
+
 void log(const std::string& call) {
+  const std::lock_guard lock(log_mutex);
   state.calls.push_back(call);
 }
 void fault(const std::string& what) {
