@@ -30,7 +30,7 @@ struct KernelsOf {
     if constexpr (sizeof...(kTypes) == 1) {
       (of_type.template operator()<kTypes>(), ...);
     } else {
-      ((w.dtype == kTypes && (of_type.template operator()<kTypes>(), true)) || ...);
+      (void)((w.dtype == kTypes && (of_type.template operator()<kTypes>(), true)) || ...);
     }
   }
   TANDEM_HD static void make(DType, uint32_t* grid, int thread, int n_threads) {
