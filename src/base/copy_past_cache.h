@@ -25,7 +25,7 @@ inline void copy_past_cache(std::byte* to, const std::byte* from, size_t n_bytes
     _mm_sfence();
   }
 #endif
-  std::memcpy(to + at, from + at, n_bytes - at);
+  if (at < n_bytes) std::memcpy(to + at, from + at, n_bytes - at);
 }
 
 }  // namespace tandem

@@ -33,7 +33,6 @@ TEST(HostCache, GoesToTheGpuForPromptsWhereItHasRoom) {
   alone.cache = CacheOnHost{};
   const Fit without = fit_shape(request(), shape, alone);
   EXPECT_GT(device_needs(best, 1), device_needs(without, 1));
-  EXPECT_GT(best.speed.prefill_tokens_per_s, 0);
   flags.budgets.max_vram = device_needs(without, 1) + flags.budgets.vram_overhead;
   EXPECT_EQ(plan_session(request()).front().fit.choice.cache, CacheChoice(CacheOnHost{}));
 }

@@ -37,7 +37,9 @@ void add_placement_options(CLI::App& app, OffloadOptions& f) {
          "put the last N layers on GPUs; one more than the model has adds the output head", "auto",
          [&f](const std::string& value) { f.n_gpu_layers = parse_gpu_layers(value); })
       .group(kGpuGroup);
-  switch_flag(app, "--no-kv-offload", "keep the KV cache in host memory and attend on the CPU, to prompts on the GPU if it has room for two layers' cache",
+  switch_flag(app, "--no-kv-offload",
+              "keep the KV cache in host memory and attend on the CPU, to prompts on the GPU if it has room for "
+              "two layers' cache",
               [&f](bool on) { f.kv_on_host = on_or_off(on); })
       .group(kGpuGroup);
   bare_choice(app, "--kv-offload", "on|prefetch", "on",
