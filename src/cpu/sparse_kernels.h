@@ -21,6 +21,15 @@ struct ComponentScores {
   int64_t ld = 0, n = 0;
 };
 
+// Rows that are copied next to each other.
+struct GatheredRows {
+  const std::byte* from = nullptr;  // row r: from + r * n_bytes
+  const size_t* rows = nullptr;     // [n]
+  int64_t n = 0;
+  size_t n_bytes = 0;       // of a row
+  std::byte* to = nullptr;  // [n, n_bytes]
+};
+
 struct SparseKernels {
   void (*component_scores)(const ComponentScores& call);
   float (*max_of)(const float* x, int64_t n);  // -infinity of none
@@ -32,6 +41,7 @@ struct SparseKernels {
   int64_t (*find_at_least)(const float* x, float threshold, int64_t n, int32_t* found, int64_t most);
   // sums[c] += the sum over rows of rows[r, c]
   void (*add_rows)(const fp16_t* rows, int64_t n_rows, int64_t n_cols, float* sums);
+  void (*gather_rows)(const GatheredRows& call);
 };
 
 namespace scalar {

@@ -19,12 +19,7 @@ namespace {
 
 constexpr int64_t kChunk = 4096;  // positions that are scored at a time
 constexpr int64_t kPiece = 256;   // chosen positions that are gathered at a time: both halves stay in the L2
-constexpr int64_t kAhead = 24;    // rows that are fetched, into the L2, before they are gathered
 constexpr float kLeastShare = 1e-6f;  // of the weight, that the chosen positions are taken to have
-
-void fetch_row(const std::byte* row, size_t n_bytes) {
-  for (size_t b = 0; b < n_bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-}
 
 // Calls fn(first block in the pool, blocks before, blocks) for runs of blocks that are neighbours there.
 template <class Fn>
@@ -310,21 +305,15 @@ void SparseAttention::mean_values(const Token& token, int64_t head_kv, const Sha
 // Copies the rows of some positions next to each other.
 void SparseAttention::gather(const Token& token, int64_t head_kv, std::span<const int32_t> positions,
                              const Local& local) const {
-  const auto row = [&](size_t i) {
-    const int64_t block = token.blocks[positions[i] / kv_.block_size];
-    return static_cast<size_t>((block * kv_.n_head_kv + head_kv) * kv_.block_size +
-                               positions[i] % kv_.block_size);
-  };
-  const auto fetch = [&](size_t i) {
-    fetch_row(kv_.k + row(i) * k_row_bytes_, k_row_bytes_);
-    fetch_row(kv_.v + row(i) * v_row_bytes_, v_row_bytes_);
-  };
-  for (size_t i = 0; i < std::min<size_t>(kAhead, positions.size()); ++i) fetch(i);
+  size_t rows[kPiece];
   for (size_t i = 0; i < positions.size(); ++i) {
-    if (i + kAhead < positions.size()) fetch(i + kAhead);
-    std::memcpy(local.k + i * k_row_bytes_, kv_.k + row(i) * k_row_bytes_, k_row_bytes_);
-    std::memcpy(local.v + i * v_row_bytes_, kv_.v + row(i) * v_row_bytes_, v_row_bytes_);
+    const int64_t block = token.blocks[positions[i] / kv_.block_size];
+    rows[i] = static_cast<size_t>((block * kv_.n_head_kv + head_kv) * kv_.block_size +
+                                  positions[i] % kv_.block_size);
   }
+  const auto n = static_cast<int64_t>(positions.size());
+  sparse_.gather_rows({kv_.k, rows, n, k_row_bytes_, local.k});
+  sparse_.gather_rows({kv_.v, rows, n, v_row_bytes_, local.v});
 }
 
 void SparseAttention::attend(const Token& token, int64_t head_kv, int64_t piece, const Shared& shared,

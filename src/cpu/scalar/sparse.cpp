@@ -1,6 +1,7 @@
 // The reference of the kernels of sparse reads.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "cpu/sparse_kernels.h"
 
@@ -48,6 +49,12 @@ int64_t find_at_least(const float* x, float threshold, int64_t n, int32_t* found
   return n_found;
 }
 
+void gather_rows(const GatheredRows& call) {
+  for (int64_t i = 0; i < call.n; ++i)
+    std::memcpy(call.to + static_cast<size_t>(i) * call.n_bytes, call.from + call.rows[i] * call.n_bytes,
+                call.n_bytes);
+}
+
 void add_rows(const fp16_t* rows, int64_t n_rows, int64_t n_cols, float* sums) {
   for (int64_t r = 0; r < n_rows; ++r) {
     for (int64_t c = 0; c < n_cols; ++c) sums[c] += fp16_to_fp32(rows[r * n_cols + c]);
@@ -58,7 +65,7 @@ void add_rows(const fp16_t* rows, int64_t n_rows, int64_t n_cols, float* sums) {
 
 const SparseKernels& sparse_kernels() {
   static constexpr SparseKernels table{component_scores, max_of,        exponentials, add_scaled,
-                                       count_at_least,   find_at_least, add_rows};
+                                       count_at_least,   find_at_least, add_rows,     gather_rows};
   return table;
 }
 

@@ -20,6 +20,8 @@ namespace {
 
 constexpr int64_t kAtOnce = 8;      // components
 constexpr int64_t kLineSlots = 64;  // in a cache line of a component
+constexpr int64_t kRowsAhead = 24;
+constexpr size_t kLine = 64;
 
 // kN components from the i-th chosen one on, added to the scores of all heads, or the first ones.
 template <int kN>
@@ -141,8 +143,27 @@ void add_rows(const fp16_t* rows, int64_t n_rows, int64_t n_cols, float* sums) {
   }
 }
 
+// kRowsAhead rows are fetched before they are copied. On two cores of a Zen 5 that read 50 GB/s, scattered rows of 256 bytes
+// come at 34, with calls of memcpy() in a loop over both pools at 20.
+void gather_rows(const GatheredRows& call) {
+  const auto fetch = [&](int64_t i) {
+    const std::byte* row = call.from + call.rows[i] * call.n_bytes;
+    for (size_t b = 0; b < call.n_bytes; b += kLine)
+      _mm_prefetch(reinterpret_cast<const char*>(row + b), _MM_HINT_T0);
+  };
+  for (int64_t i = 0; i < std::min(kRowsAhead, call.n); ++i) fetch(i);
+  std::byte* to = call.to;
+  for (int64_t i = 0; i < call.n; ++i, to += call.n_bytes) {
+    if (i + kRowsAhead < call.n) fetch(i + kRowsAhead);
+    const std::byte* row = call.from + call.rows[i] * call.n_bytes;
+    size_t b = 0;
+    for (; b + kLine <= call.n_bytes; b += kLine) __builtin_memcpy(to + b, row + b, kLine);
+    if (b < call.n_bytes) __builtin_memcpy(to + b, row + b, call.n_bytes - b);
+  }
+}
+
 constexpr SparseKernels kSparseKernels{component_scores, max_of,        exponentials, add_scaled,
-                                       count_at_least,   find_at_least, add_rows};
+                                       count_at_least,   find_at_least, add_rows,     gather_rows};
 
 }  // namespace
 }  // namespace TANDEM_ISA
