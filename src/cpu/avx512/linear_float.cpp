@@ -79,7 +79,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
     if constexpr (R * T == 1) {
       unroll<kStep * kSize / 64>([&](auto line) __attribute__((always_inline)) {
         _mm_prefetch(reinterpret_cast<const char*>(w + at + kSingleAheadBytes + 64 * line.value),
-                     _MM_HINT_T1);
+                     _MM_HINT_T0);
       });
     } else {
       const size_t then = at + kAheadBytes;
