@@ -40,6 +40,7 @@ struct AttentionCall {
   const float* const* q = nullptr;     // [n_queries] pointers to head_dim_k floats
   const int32_t* positions = nullptr;  // [n_queries] position of each query
   int64_t kv_begin = 0, kv_end = 0;    // cached positions to read; kv_begin is a multiple of block_size
+  int64_t kv_then = 0;                 // positions behind them that the next call reads, worth fetching
 
   // Unnormalized result over [kv_begin, kv_end): acc = sum of exp(s - max) * v, sum of exp(s - max), and max.
   // A query that sees no position gets max = -inf, sum = 0, acc = 0.
@@ -55,6 +56,11 @@ struct AttentionKernels {
   void (*attend)(const AttentionCall& call, std::byte* scratch);
   // Converts a row of n floats to the cache's dtype (n is a multiple of its block).
   void (*store_row)(DType dtype, const float* from, std::byte* to, int64_t n);
+  // Whether attend_heads() is the better way to read a long cache with such a call. nullptr: never.
+  bool (*takes_heads)(const AttentionCall& call) = nullptr;
+  // attend() for n key-value heads, whose calls differ in k, v, q and results only, in the order of memory: their rows of a
+  // block are neighbours, and so are read as one stream. Scratch: n times scratch_bytes().
+  void (*attend_heads)(const AttentionCall* calls, int64_t n, std::byte* scratch) = nullptr;
 };
 
 namespace scalar {

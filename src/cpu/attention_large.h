@@ -13,7 +13,12 @@ template <const AttentionKernels& (*own)(), bool (*takes)(const AttentionCall&),
 class WithLargeTiles {
  public:
   static AttentionKernels table() {
-    return {std::max(own().max_queries, below().max_queries), scratch_bytes, attend, below().store_row};
+    return {std::max(own().max_queries, below().max_queries),
+            scratch_bytes,
+            attend,
+            below().store_row,
+            takes_heads,
+            below().attend_heads};
   }
 
  private:
@@ -34,6 +39,10 @@ class WithLargeTiles {
     few.n_queries = std::min(call.n_queries, below().max_queries);
     const size_t bytes = below().scratch_bytes(few);
     return takes(call) ? std::max(bytes, own().scratch_bytes(call)) : bytes;
+  }
+
+  static bool takes_heads(const AttentionCall& call) {
+    return !takes(call) && below().takes_heads && below().takes_heads(call);
   }
 
   static void attend(const AttentionCall& call, std::byte* scratch) {

@@ -411,6 +411,31 @@ TEST(Attention, LongContextsAreSplitAndMerged) {
   }
 }
 
+// Items of a long text's step are chunks of all heads, whose rows in a block are neighbours; more heads than are read at a
+// time, and few queries of each.
+TEST(Attention, HeadsOfALongTextAreReadTogether) {
+  Random random;
+  const DType dtypes[] = {DType::F16, DType::BF16, DType::F32};
+  const int64_t dims[] = {16, 48, 64, 128, 272}, blocks[] = {16, 32, 48, 64};
+  for (int round = 0; round < 10; ++round) {
+    Case c;
+    c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
+    c.n_head = c.n_head_kv * (1 + random.below(4));
+    c.head_dim_k = round == 0 ? 16 : dims[random.below(5)];
+    c.head_dim_v = round == 0 ? 16 : dims[random.below(5)];
+    c.block_size = blocks[random.below(4)];
+    c.k_dtype = dtypes[random.below(3)];
+    c.v_dtype = dtypes[random.below(3)];
+    c.softcap = random.below(3) == 0 ? 20.0f : 0.0f;
+    c.sinks = random.below(2) != 0;
+    c.lengths = {random.below(4) == 0 ? 8191 : 8192 + random.below(1000)};
+    const auto n = static_cast<int32_t>(c.lengths[0]);
+    const auto n_tokens = static_cast<int32_t>(1 + random.below(5 - c.n_head / c.n_head_kv));
+    c.tokens = {range(n - n_tokens, n)};
+    check_all_isas(random, c, "round " + std::to_string(round));
+  }
+}
+
 // The long text is cut into chunks that are merged, short ones are not, and one tile has several queries.
 TEST(Attention, ALongTextAmongManyShortOnes) {
   Random random;

@@ -51,8 +51,9 @@ void check(Random& random) {
   in.block_size = block_sizes[random.below(5)];
   in.window = random.below(2) != 0 ? 0 : 1 + random.below(700);
   const int64_t max_tokens = 1 + random.below(random.below(2) != 0 ? 4 : 300),
-                max_positions = 300 + random.below(5000);
+                max_positions = 300 + random.below(random.below(4) == 0 ? 20000 : 5000);
   const Tokens tokens = random_tokens(random, max_tokens, max_positions);
+  in.together = random.below(2) != 0;
   in.positions = tokens.positions;
   in.sequences = tokens.sequences;
   std::vector<int32_t> order(tokens.positions.size());
@@ -68,14 +69,19 @@ void check(Random& random) {
     ASSERT_EQ(tile.first_item, items);
     ASSERT_EQ(tile.kv_begin % in.block_size, 0);
     ASSERT_EQ(tile.chunk % in.block_size, 0);
-    // No item reads much more than one in 128 of all, but for 256 positions.
+    // No item reads much more than one in 128 of all, but for 256 positions; one in 64 where slots are read together.
     const int64_t longest = std::min(tile.chunk, tile.kv_end - tile.kv_begin);
-    ASSERT_LT(longest, std::max<int64_t>(256, ceil_div(all_positions, 128)) + in.block_size);
+    const int64_t n_wanted = work.together ? 64 * in.n_slots : 128;
+    ASSERT_LT(longest, std::max<int64_t>(256, ceil_div(all_positions, n_wanted)) + in.block_size);
+    if (work.together) {
+      ASSERT_TRUE(in.together && tile.split());
+      ASSERT_EQ(work.tiles.size(), 1u);
+    }
     if (tile.split()) {
       ASSERT_GE(tile.n_chunks * tile.chunk, tile.kv_end - tile.kv_begin);
       ASSERT_LT((tile.n_chunks - 1) * tile.chunk, tile.kv_end - tile.kv_begin);
     }
-    items += in.n_slots * tile.n_chunks;
+    items += (work.together ? 1 : in.n_slots) * tile.n_chunks;
     for (int64_t i = tile.first_item; i < items; ++i) ASSERT_EQ(&work.tile_of_item(i), &tile);
     if (tile.split()) partial_rows[tile.first_partial_row] = in.n_slots * tile.n_chunks * tile.rows(parts);
     for (int64_t i = tile.first; i < tile.first + tile.n_tokens; ++i) {
@@ -96,7 +102,7 @@ void check(Random& random) {
     next_row += rows;
   }
   ASSERT_EQ(work.split, !partial_rows.empty());
-  ASSERT_LE(next_row, max_partial_rows(parts, in.n_slots, max_tokens, max_positions));
+  ASSERT_LE(next_row, max_partial_rows(parts, in.n_slots, max_tokens, max_positions, in.together));
 }
 
 TEST(AttentionTiles, CoverEverythingOnceAndFit) {
@@ -121,6 +127,26 @@ TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {
   EXPECT_FALSE(prefill.split);
   EXPECT_EQ(prefill.n_items, 4 * 64);
   EXPECT_EQ(prefill.tile_of_item(0).kv_end, 512);  // the most expensive first
+}
+
+// A step of a few tokens of one long text, if the kernels want it.
+TEST(AttentionTiles, HeadsOfALongTextAreOneItem) {
+  const AttentionParams op{8, 8, 64, 64};
+  const HeadParts parts(op, 64);
+  const auto divide = [&](size_t n_tokens, int32_t last, bool together) {
+    std::vector<int32_t> positions(n_tokens), sequences(n_tokens), order(n_tokens);
+    for (size_t i = 0; i < n_tokens; ++i) positions[i] = last - static_cast<int32_t>(i);
+    std::vector<AttentionTile> tiles(n_tokens);
+    AttentionInputs in{positions, sequences, 8, 32, 0};
+    in.together = together;
+    const AttentionWork work = divide_attention(in, parts, order.data(), tiles.data());
+    return std::pair(work.together, work.n_items);
+  };
+  EXPECT_EQ(divide(1, 32767, true), std::pair(true, int64_t{64}));
+  EXPECT_EQ(divide(1, 32767, false), std::pair(false, int64_t{128}));
+  EXPECT_TRUE(divide(4, 32767, true).first);
+  EXPECT_FALSE(divide(5, 32767, true).first);
+  EXPECT_FALSE(divide(1, 8190, true).first);
 }
 
 // One text of 32768 tokens among short ones: its positions are cut, so that none of 64 workers waits for another.

@@ -9,13 +9,16 @@ namespace tandem::cpu::TANDEM_ISA {
 
 const AttentionKernels& attention_kernels() {
 #ifdef __AVX512VNNI__
-  static constexpr AttentionKernels table{kMaxQueries, scratch_bytes_with_kivi,
+  static constexpr AttentionKernels table{kMaxQueries,
+                                          scratch_bytes_with_kivi,
                                           [](const AttentionCall& call, std::byte* scratch) {
                                             takes_kivi(call)    ? attend_kivi(call, scratch)
                                             : takes_codes(call) ? attend_codes(call, scratch)
                                                                 : attend(call, scratch);
                                           },
-                                          store_row};
+                                          store_row,
+                                          takes_heads,
+                                          attend_heads};
   return table;
 #else
   return kAttentionKernels;

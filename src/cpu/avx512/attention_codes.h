@@ -16,11 +16,12 @@
 // codes of the weights, 2 for their exponentials. Shared by the queries: 20 to transpose and interleave, 16 scalar ones
 // to collect the scales.
 //
-// Reached on a core of a Zen 4 (its multipliers do one vector a cycle), ns of a query and position with heads of 128
-// columns, four queries: Q8_0 8.1, Q4_0 5.9 from memory, where halves take 10.2; 6.5 and 5.5 from the L3, where halves
-// take 6.3. The products' floor is 2.2. The rest: a fifth of the time is the scales, whose collection waits for the rows
-// from L2 (prefetches to L1 are slower, they push out what is in use), a tenth the prefetches; then the codes of the
-// weights and, of one query, the transposition. Eight queries: 5.9, 5.3 and 7.4.
+// The next panel's keys are fetched into the L1 with the products of keys, its values with those of values: a panel of both and
+// the next one are 35 KiB of Q8_0. Fetching values with the keys of their own panel, into the L2, took a quarter longer.
+//
+// Reached on a core of a Zen 5, ns of a query and position with heads of 128 columns, four queries: Q8_0 3.5, Q4_0 3.2 from
+// memory, where halves take 4.6, and as much from the L3. The products' floor is 1.1 there. The rest: the scales, the
+// prefetches, the codes of the weights and, of one query, the transposition. Eight queries: 2.7, 2.7 and 3.2.
 #pragma once
 
 #include "cpu/avx512/attention_formats.h"
@@ -370,13 +371,14 @@ void attend_codes(const AttentionCall& call, std::byte* scratch) {
   zero(w.sums, call.n_queries * kLanes);
   encode_queries(call, w, k_fns.bias);
   for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
-    const int64_t left = call.kv_end - first, n = left < kPanel ? left : kPanel, last = first + n - 1;
+    const int64_t left = call.kv_end - first, n = lesser(left, kPanel), last = first + n - 1;
     if (last < seen.any_from || first > seen.any_to) continue;
-    const int64_t n_next = left - n < kPanel ? left - n : kPanel;
-    const CodeRows keys(key_cache, first, n), values(value_cache, first, n),
-        next(key_cache, first + n, n_next);
+    const int64_t n_next = lesser(left - n + call.kv_then, kPanel);
+    const CodeRows keys(key_cache, first, n), values(value_cache, first, n);
+    const CodeRows next_keys(key_cache, first + n, n_next),
+        next_values(value_cache, first + n, call.values_in_keys ? 0 : n_next);
     keys.collect_scales(w.blocks_k, k_fns.block_bytes, w.k_scales);
-    k_fns.dot(w, keys, call.values_in_keys ? next : values, call.n_queries);
+    k_fns.dot(w, keys, next_keys, call.n_queries);
     if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
     if (first < seen.all_from || last > seen.all_to || n < kPanel)
       hide_unseen_scores(w, call.n_queries, first);
@@ -386,7 +388,7 @@ void attend_codes(const AttentionCall& call, std::byte* scratch) {
       for (int64_t b = 0; b < w.blocks_v; ++b)
         memset(w.v_scales + b * kPanel + n, 0, static_cast<size_t>(kPanel - n) * sizeof(fp16_t));
     }
-    v_fns.update(w, values, next, call);
+    v_fns.update(w, values, next_values, call);
   }
   for (int64_t q = 0; q < call.n_queries; ++q) {
     call.sum[q] = sum_lanes(load(w.sums + q * kLanes));

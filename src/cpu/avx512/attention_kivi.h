@@ -137,11 +137,13 @@ void attend_groups(const AttentionCall& call, std::byte* scratch) {
     if (last < seen.any_from || first > seen.any_to) continue;
     // Closed groups are whole, so scores of all positions are made.
     const int64_t n_whole = (n + kKiviGroup - 1) / kKiviGroup * kKiviGroup;
+    const int64_t n_next = lesser(left - n + call.kv_then, kPanel);
     const CodeRows keys = code_rows(call, key_cache, first, n_whole), values(value_cache, first, n_whole),
-                   next = code_rows(call, key_cache, first + n, left - n < kPanel ? left - n : kPanel);
-    dot(call, w, keys, values);
-    for (int64_t g = 0; g < next.n_groups; g += 2)
-      fetch(next.groups[g] - 4 * call.head_dim_k, static_cast<size_t>(4 * call.head_dim_k));
+                   next_keys = code_rows(call, key_cache, first + n, n_next),
+                   next_values(value_cache, first + n, n_next);
+    for (int64_t g = 0; g < next_keys.n_groups; g += 2)
+      fetch(next_keys.groups[g] - 4 * call.head_dim_k, static_cast<size_t>(4 * call.head_dim_k));
+    dot(call, w, keys, next_keys);
     if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
     if (first < seen.all_from || last > seen.all_to || n < kPanel)
       hide_unseen_scores(w, call.n_queries, first);
@@ -153,7 +155,7 @@ void attend_groups(const AttentionCall& call, std::byte* scratch) {
       memset(w.v_scales + b * kPanel + n_whole, 0, rest);
       memset(w.v_mins + b * kPanel + n_whole, 0, rest);
     }
-    update(w, values, next, call);
+    update(w, values, next_values, call);
   }
   for (int64_t q = 0; q < call.n_queries; ++q) {
     call.sum[q] = sum_lanes(load(w.sums + q * kLanes));

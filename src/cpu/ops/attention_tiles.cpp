@@ -10,6 +10,9 @@ namespace {
 // Enough items for a large socket, and chunks long enough (tens of microseconds) to be worth merging.
 constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
+// Of slots that are read together.
+constexpr int64_t kTogetherItems = 64;
+constexpr int64_t kTogetherFrom = 8192;  // positions
 
 void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -81,13 +84,16 @@ AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts
 
   int64_t total = 0;  // positions that are read, of all slots
   for (const AttentionTile& tile : work.tiles) total += in.n_slots * length_of(tile);
-  const auto chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(total, kWantedItems)));
+  work.together = in.together && n_tiles == 1 && work.tiles[0].rows(parts) <= kTogetherRows &&
+                  length_of(work.tiles[0]) >= kTogetherFrom;
+  const int64_t wanted = work.together ? kTogetherItems * in.n_slots : kWantedItems;
+  const auto chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(total, wanted)));
   int64_t partial_row = 0;
   for (AttentionTile& tile : work.tiles) {
     tile.chunk = static_cast<int64_t>(align_up(chunk, static_cast<size_t>(in.block_size)));
     tile.n_chunks = std::max<int64_t>(1, ceil_div(length_of(tile), tile.chunk));
     tile.first_item = work.n_items;
-    work.n_items += in.n_slots * tile.n_chunks;
+    work.n_items += (work.together ? 1 : in.n_slots) * tile.n_chunks;
     if (!tile.split()) continue;
     tile.first_partial_row = partial_row;
     partial_row += in.n_slots * tile.n_chunks * tile.rows(parts);
@@ -101,13 +107,16 @@ const AttentionTile& AttentionWork::tile_of_token(int64_t i) const {
                                [&](const AttentionTile& t) { return t.first > i; });
 }
 
-int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions) {
+int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions,
+                         bool together) {
   if (max_positions <= kMinChunk) return 0;
   // Of pairs of a tile and a slot, only those that read more than one in kWantedItems of all positions are cut, so there
   // are fewer than kWantedItems. Their chunks are as many as that goes into all positions, and at most one more of each pair.
   const int64_t tile_rows = std::min(max_tokens, parts.tokens) * parts.heads;
   const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
-  return std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));
+  const int64_t apart = std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));
+  if (!together || max_positions < kTogetherFrom) return apart;
+  return std::max(apart, kTogetherItems * n_slots * std::min(tile_rows, kTogetherRows));
 }
 
 }  // namespace tandem::cpu

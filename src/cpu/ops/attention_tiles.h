@@ -31,7 +31,7 @@ struct AttentionTile {
   int64_t first = 0, n_tokens = 0;   // range of the token order
   int64_t kv_begin = 0, kv_end = 0;  // positions that its tokens see
   int64_t chunk = 0, n_chunks = 1;   // positions per chunk
-  int64_t first_item = 0;            // items of a tile: [slot = head part][chunk]
+  int64_t first_item = 0;            // items of a tile: [slot = head part, or all of them][chunk]
   int64_t first_partial_row = 0;     // if split; partial rows: [slot][chunk][rows of the tile]
 
   bool split() const { return n_chunks > 1; }
@@ -42,11 +42,15 @@ struct AttentionWork {
   std::span<int32_t> order;        // [n_tokens] token indices
   std::span<AttentionTile> tiles;  // ascending first_item, descending first: the most expensive come first
   int64_t n_items = 0;
-  bool split = false;  // some tile is
+  bool split = false;     // some tile is
+  bool together = false;  // an item is a chunk of all slots
 
   const AttentionTile& tile_of_item(int64_t item) const;
   const AttentionTile& tile_of_token(int64_t i) const;  // i: place in the token order
 };
+
+// Most rows of a tile whose slots are read together.
+inline constexpr int64_t kTogetherRows = 4;
 
 struct AttentionInputs {
   std::span<const int32_t> positions, sequences;  // [n_tokens]
@@ -55,6 +59,8 @@ struct AttentionInputs {
   int64_t window = 0;
   KvPart part = KvPart::whole;             // positions to read: all, or one part's
   std::span<const int32_t> hot_from = {};  // [n_sequences] where the hot cache begins
+  // Whether an item should read a long text's rows of all slots: heads are neighbours in memory, positions are not.
+  bool together = false;
 };
 
 // order_memory and tile_memory hold n_tokens elements each.
@@ -62,6 +68,7 @@ AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts
                                AttentionTile* tile_memory);
 
 // Maximum partial rows that divide_attention gives for up to max_tokens tokens and max_positions positions.
-int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions);
+int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions,
+                         bool together = false);
 
 }  // namespace tandem::cpu

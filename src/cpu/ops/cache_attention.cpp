@@ -20,13 +20,15 @@ struct CacheAttention::Local {
   AttentionTile* tiles;
   const float** q;  // rows of the current item
   int32_t* positions;
+  AttentionCall* calls;
   Partials partials;
 
   Local(const CacheAttention& op, ScratchPieces& pieces)
       : order(pieces.take<int32_t>(op.max_tokens_)),
         tiles(pieces.take<AttentionTile>(op.max_tokens_)),
-        q(pieces.take<const float*>(op.max_rows_)),
-        positions(pieces.take<int32_t>(op.max_rows_)),
+        q(pieces.take<const float*>(op.n_listed_rows())),
+        positions(pieces.take<int32_t>(op.n_listed_rows())),
+        calls(pieces.take<AttentionCall>(op.n_calls_)),
         partials(pieces, op.max_rows_, op.op_.head_dim_v) {}
 };
 
@@ -51,14 +53,28 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
   TANDEM_CHECK(op_.key_set < kv_.n_key_sets);
   n_cols_ = op_.n_result_columns();
   max_rows_ = std::min(parts_.tokens, max_tokens_) * parts_.heads;
-  n_partial_rows_ = max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size);
+  if (takes_heads(parts_.heads)) n_calls_ = n_slots_;
+  n_partial_rows_ =
+      max_partial_rows(parts_, n_slots_, max_tokens_, max_blocks_ * kv_.block_size, n_calls_ > 0);
   ScratchPieces shared(nullptr), local(nullptr);
   Partials(shared, n_partial_rows_, op_.head_dim_v);
   Local(*this, local);
   AttentionCall call = call_of_head(0);
   call.n_queries = max_rows_;
   shared_bytes_ = shared.used();
-  scratch_bytes_ = local.used() + kernels_.scratch_bytes(call);
+  size_t kernel_bytes = kernels_.scratch_bytes(call);
+  if (n_calls_ > 0) {
+    call.n_queries = std::min(max_rows_, kTogetherRows);
+    kernel_bytes = std::max(kernel_bytes, static_cast<size_t>(n_calls_) * kernels_.scratch_bytes(call));
+  }
+  scratch_bytes_ = local.used() + kernel_bytes;
+}
+
+bool CacheAttention::takes_heads(int64_t n_rows) const {
+  if (n_slots_ == 1 || parts_.parts > 1 || n_rows > kTogetherRows || !kernels_.takes_heads) return false;
+  AttentionCall call = call_of_head(0);
+  call.n_queries = n_rows;
+  return kernels_.takes_heads(call);
 }
 
 void CacheAttention::run(Worker& worker, const AttentionTensors& t, std::byte* shared_base,
@@ -68,12 +84,14 @@ void CacheAttention::run(Worker& worker, const AttentionTensors& t, std::byte* s
   const Local local(*this, pieces);
   std::byte* scratch = scratch_base + pieces.used();
   const size_t n = static_cast<size_t>(t.n_tokens);
-  const AttentionInputs in{{t.positions, n}, {t.sequences, n}, n_slots_,  kv_.block_size,
-                           op_.window,       op_.part,         hot_from()};
+  const AttentionInputs in{
+      {t.positions, n}, {t.sequences, n}, n_slots_,   kv_.block_size,
+      op_.window,       op_.part,         hot_from(), takes_heads(t.n_tokens * parts_.heads)};
   const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
 
   worker.for_each(work.n_items, [&](int64_t item) {
     const AttentionTile& tile = work.tile_of_item(item);
+    if (work.together) return attend_together(t, work, tile, item, local, partials, scratch);
     const int64_t slot = (item - tile.first_item) / tile.n_chunks;
     const int64_t chunk = (item - tile.first_item) % tile.n_chunks;
     attend(t, work, tile, slot, chunk, local, tile.split() ? &partials : nullptr, scratch);
@@ -130,37 +148,58 @@ std::span<const int32_t> CacheAttention::hot_from() const {
   return {hot_from_, op_.part == KvPart::whole ? 0 : static_cast<size_t>(n_sequences_)};
 }
 
-// Computes one item: into the shared partial sums if its tile is split, else directly to y.
-void CacheAttention::attend(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile,
-                            int64_t slot, int64_t chunk, const Local& local, const Partials* partials,
-                            std::byte* scratch) const {
+AttentionCall CacheAttention::call_of(const AttentionTensors& t, const AttentionWork& work,
+                                      const AttentionTile& tile, int64_t slot, int64_t chunk,
+                                      const Local& local, int64_t at, const Partials& to,
+                                      int64_t row0) const {
   AttentionCall call = call_of_head(slot / parts_.parts);
   const int32_t* tokens = work.order.data() + tile.first;
   const int64_t head0 = first_head(slot), n_heads = head_count(slot);
   // The position of the first row of the block table.
   const int32_t origin = op_.part == KvPart::hot ? hot_from_[t.sequences[tokens[0]]] : 0;
+  call.q = local.q + at;
+  call.positions = local.positions + at;
   for (int64_t i = 0; i < tile.n_tokens; ++i) {
-    for (int64_t h = 0; h < n_heads; ++h) {
-      local.q[call.n_queries] = t.q + (tokens[i] * op_.n_head + head0 + h) * op_.head_dim_k;
-      local.positions[call.n_queries++] = t.positions[tokens[i]] - origin;
+    for (int64_t h = 0; h < n_heads; ++h, ++call.n_queries) {
+      local.q[at + call.n_queries] = t.q + (tokens[i] * op_.n_head + head0 + h) * op_.head_dim_k;
+      local.positions[at + call.n_queries] = t.positions[tokens[i]] - origin;
     }
   }
-  call.q = local.q;
-  call.positions = local.positions;
   call.block_table = block_table_ + t.sequences[tokens[0]] * max_blocks_;
   const int64_t begin = tile.kv_begin + chunk * tile.chunk;
   call.kv_begin = begin - origin;
   call.kv_end = (tile.n_chunks == 1 ? tile.kv_end : std::min(tile.kv_end, begin + tile.chunk)) - origin;
-  const Partials& to = partials ? *partials : local.partials;
-  const int64_t row0 = partials ? partial_row(tile, slot, chunk) : 0;
+  call.kv_then = tile.kv_end - origin - call.kv_end;  // a worker's items are one after the other
   call.acc = to.acc + row0 * op_.head_dim_v;
   call.sum = to.sum + row0;
   call.max = to.max + row0;
+  return call;
+}
+
+// Into the shared partial sums if its tile is split, else directly to y.
+void CacheAttention::attend(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile,
+                            int64_t slot, int64_t chunk, const Local& local, const Partials* partials,
+                            std::byte* scratch) const {
+  const Partials& to = partials ? *partials : local.partials;
+  const AttentionCall call =
+      call_of(t, work, tile, slot, chunk, local, 0, to, partials ? partial_row(tile, slot, chunk) : 0);
   kernels_.attend(call, scratch);
   if (partials) return;
+  const int64_t n_heads = head_count(slot);
   for (int64_t r = 0; r < call.n_queries; ++r) {
-    finish(t, tokens[r / n_heads], head0 + r % n_heads, local.partials, r, 0, 1);
+    finish(t, work.order[tile.first + r / n_heads], first_head(slot) + r % n_heads, local.partials, r, 0, 1);
   }
+}
+
+// Such tiles are long, and so split.
+void CacheAttention::attend_together(const AttentionTensors& t, const AttentionWork& work,
+                                     const AttentionTile& tile, int64_t chunk, const Local& local,
+                                     const Partials& partials, std::byte* scratch) const {
+  for (int64_t slot = 0; slot < n_slots_; ++slot) {
+    local.calls[slot] = call_of(t, work, tile, slot, chunk, local, slot * kTogetherRows, partials,
+                                partial_row(tile, slot, chunk));
+  }
+  kernels_.attend_heads(local.calls, n_slots_, scratch);
 }
 
 int64_t CacheAttention::partial_row(const AttentionTile& tile, int64_t slot, int64_t chunk) const {

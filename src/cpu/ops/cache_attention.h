@@ -2,6 +2,8 @@
 // form of latent attention.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/ops/attention_tiles.h"
 #include "cpu/ops/rows.h"
 #include "cpu/ops/scratch_pieces.h"
@@ -46,8 +48,19 @@ class CacheAttention {
   int64_t head_count(int64_t slot) const;
   AttentionCall call_of_head(int64_t head_kv) const;
   std::span<const int32_t> hot_from() const;
+  // An item of one slot, and of all of them.
   void attend(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile, int64_t slot,
               int64_t chunk, const Local& local, const Partials* partials, std::byte* scratch) const;
+  void attend_together(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile,
+                       int64_t chunk, const Local& local, const Partials& partials, std::byte* scratch) const;
+  // The call for a slot's queries over a chunk, whose rows are listed from row `at` of `local` on; its results are row0 of `to`
+  // and those behind it.
+  AttentionCall call_of(const AttentionTensors& t, const AttentionWork& work, const AttentionTile& tile,
+                        int64_t slot, int64_t chunk, const Local& local, int64_t at, const Partials& to,
+                        int64_t row0) const;
+  // Whether steps of n query rows of a head may read all heads together.
+  bool takes_heads(int64_t n_rows) const;
+  int64_t n_listed_rows() const { return std::max(max_rows_, n_calls_ * kTogetherRows); }
   int64_t partial_row(const AttentionTile& tile, int64_t slot, int64_t chunk) const;
   void merge(const AttentionTensors& t, const AttentionWork& work, int64_t slot, int64_t i,
              const Partials& partials) const;
@@ -62,6 +75,7 @@ class CacheAttention {
   int64_t n_slots_, max_tokens_, max_blocks_;
   int64_t max_rows_ = 0;        // of a tile
   int64_t n_partial_rows_ = 0;  // capacity of the shared scratch, in rows
+  int64_t n_calls_ = 0;         // of an item of all slots; 0: there are none
   const int32_t* block_table_;  // [n_sequences, max_blocks]
   VectorWeight sinks_;          // [n_head]
   const int32_t* hot_from_;     // [n_sequences], of a part

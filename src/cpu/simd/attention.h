@@ -66,14 +66,7 @@ void attend_many(const AttentionCall& call, const Panels& p, const Seen& seen) {
   }
 }
 
-void attend(const AttentionCall& call, std::byte* scratch) {
-  Panels p(call, scratch);
-  const Seen seen = prepare(call, p);
-  if (call.n_queries <= kFewQueries) {
-    attend_few(call, p, seen);
-  } else {
-    attend_many(call, p, seen);
-  }
+void return_results(const AttentionCall& call, const Panels& p) {
   for (int64_t i = 0; i < call.n_queries; ++i) {
     memcpy(call.acc + i * call.head_dim_v, p.acc + i * p.ld_v,
            static_cast<size_t>(call.head_dim_v) * sizeof(float));
@@ -82,7 +75,37 @@ void attend(const AttentionCall& call, std::byte* scratch) {
   }
 }
 
-constexpr AttentionKernels kAttentionKernels{kMaxQueries, scratch_bytes, attend, store_row};
+void attend(const AttentionCall& call, std::byte* scratch) {
+  Panels p(call, scratch);
+  const Seen seen = prepare(call, p);
+  if (call.n_queries <= kFewQueries) {
+    attend_few(call, p, seen);
+  } else {
+    attend_many(call, p, seen);
+  }
+  return_results(call, p);
+}
+
+void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
+  for (int64_t first = 0; first < n; first += kMaxHeads) {
+    const int64_t n_heads = lesser(kMaxHeads, n - first);
+    alignas(FewQueries) std::byte memory[kMaxHeads * sizeof(FewQueries)];
+    auto* heads = reinterpret_cast<FewQueries*>(memory);
+    std::byte* free = scratch;
+    for (int64_t h = 0; h < n_heads; ++h) {
+      const AttentionCall& call = calls[first + h];
+      Panels p(call, free);
+      free += p.bytes;
+      const Seen seen = prepare(call, p);
+      new (heads + h) FewQueries(call, p, seen);
+    }
+    attend_adjacent(heads, n_heads);
+    for (int64_t h = 0; h < n_heads; ++h) return_results(heads[h].call, heads[h].p);
+  }
+}
+
+constexpr AttentionKernels kAttentionKernels{kMaxQueries, scratch_bytes, attend,
+                                             store_row,   takes_heads,   attend_heads};
 
 }  // namespace
 }  // namespace TANDEM_ISA

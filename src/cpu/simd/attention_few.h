@@ -7,16 +7,21 @@
 //
 // Rows of floats, half floats and BF16 are converted where they are used; those of other types (with VNNI, Q8_0 and Q4_0
 // have a kernel of their own, avx512/attention_codes.h, and so have the KIVI types, avx512/attention_kivi.h), of heads
-// that are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied the panel's
-// values are fetched, and meanwhile the next keys: the rows of a head in a block are too few for the hardware to see that
-// they go on (it is a third of the time with a cache beyond the L3).
+// that are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied those of the next
+// panel are fetched, and with the values the next values: the rows of a head in a block are too few for the hardware to see
+// that they go on. A panel has so few rows that two of keys and two of values are in the L1: on a Zen 5 fetching into the L2
+// alone took a third longer, a panel of twice the rows up to a tenth. A call's last panel fetches the first of the next call.
+// One query takes its rows one after the other, as they are in memory.
 //
 // The floors are the bytes of the cache over bandwidth and 2 * (hd_k + hd_v) operations a query and position
 // over the peak of the multipliers. On two cores of a Sapphire Rapids one query of 64 columns and half floats
 // reads what the memory gives (40 GB/s), 53 GB/s from the L3; four of 128 columns 38 GB/s; eight of 64
 // columns take 26 ns a position and core, 36% of the multipliers' peak: half the time of the scores is the
-// transposed sums, and loads of the queries compete with those of the rows.
+// transposed sums, and loads of the queries compete with those of the rows. On a core of a Zen 5 that reads 30 GB/s with plain
+// loads, heads of 128 columns: one query 24 GB/s (all heads together, below, 30), four 28, eight 20; their floor is the products.
 #pragma once
+
+#include <new>
 
 #include "cpu/simd/attention_panels.h"
 
@@ -32,16 +37,19 @@ TANDEM_INLINE constexpr int stride_of(int n_queries) {
 
 // Loads a vector of a row's columns, from the d-th on.
 struct RowsF32 {
+  using Value = float;
   TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
     return load(reinterpret_cast<const float*>(row) + d);
   }
 };
 struct RowsF16 {
+  using Value = fp16_t;
   TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
     return load_f16(reinterpret_cast<const fp16_t*>(row) + d);
   }
 };
 struct RowsBF16 {
+  using Value = bf16_t;
   TANDEM_INLINE static Vec at(const std::byte* row, int64_t d) {
     return load_bf16(reinterpret_cast<const bf16_t*>(row) + d);
   }
@@ -66,9 +74,13 @@ struct PanelRows {
       runs[n_runs++] = {rows, run};
     });
   }
-  // Converts the rows, padded with zeros to whole vectors.
-  void convert(const CacheRows& cache, int64_t first, int64_t n, float* to) {
-    cache.load(first, n, to);
+  // Converts the rows, padded with zeros to whole vectors, and fetches n_next behind them.
+  void convert(const CacheRows& cache, int64_t first, int64_t n, int64_t n_next, float* to) {
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int64_t end = i + kLanes < n ? i + kLanes : n;
+      RowsAhead{cache, first + n, n_next}.fetch(i, end, n);
+      cache.load(first + i, end - i, to + i * cache.ld);
+    }
     zero(to + n * cache.ld, (whole_vecs(n) - n) * cache.ld);
     row_bytes = static_cast<size_t>(cache.ld) * sizeof(float);
     runs[0] = {reinterpret_cast<const std::byte*>(to), n};
@@ -81,7 +93,16 @@ struct PanelRows {
 };
 
 TANDEM_INLINE void fetch(const std::byte* from, size_t n_bytes) {
-  for (size_t b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + b, _MM_HINT_T1);
+  for (size_t b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + b, _MM_HINT_T0);
+}
+// The lines of kVecs vectors of a row's columns, from the d-th on.
+template <class Rows, int kVecs>
+TANDEM_INLINE void fetch_columns(const std::byte* row, int64_t d) {
+  constexpr int kBytes = kLanes * static_cast<int>(sizeof(typename Rows::Value));
+  const char* from =
+      reinterpret_cast<const char*>(row) + d * static_cast<int64_t>(sizeof(typename Rows::Value));
+#pragma GCC unroll 16
+  for (int b = 0; b < kVecs * kBytes; b += 64) _mm_prefetch(from + b, _MM_HINT_T0);
 }
 
 void scale_queries(const AttentionCall& call, const Panels& p) {
@@ -89,6 +110,36 @@ void scale_queries(const AttentionCall& call, const Panels& p) {
     float* q = p.q + i * p.ld_k;
     zero(q, p.ld_k);
     for (int64_t d = 0; d < call.head_dim_k; ++d) q[d] = call.q[i][d] * call.scale;
+  }
+}
+
+// Adds the products of one query with kLanes adjacent rows, of kVecs vectors of columns from the d-th on.
+template <class Rows, int kVecs>
+TANDEM_INLINE void dot_columns(const float* q, const std::byte* row, size_t row_bytes, const std::byte* ahead,
+                               int64_t d, Vec (&dot)[kLanes]) {
+  Vec y[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) y[v] = load(q + d + v * kLanes);
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) {
+    fetch_columns<Rows, kVecs>(ahead + static_cast<size_t>(j) * row_bytes, d);
+    const std::byte* at = row + static_cast<size_t>(j) * row_bytes;
+    Vec even = fma(y[0], Rows::at(at, d), dot[j]), odd = set1(0.0f);
+#pragma GCC unroll 8
+    for (int v = 1; v < kVecs; ++v) {
+      Vec& to = v % 2 == 0 ? even : odd;
+      to = fma(y[v], Rows::at(at, d + v * kLanes), to);
+    }
+    dot[j] = kVecs > 1 ? even + odd : even;
+  }
+}
+template <class Rows, int kVecs>
+TANDEM_INLINE void dot_from(const Panels& p, const std::byte* row, size_t row_bytes, const std::byte* ahead,
+                            int64_t d, Vec (&dot)[kLanes]) {
+  for (; d + kVecs * kLanes <= p.ld_k; d += kVecs * kLanes)
+    dot_columns<Rows, kVecs>(p.q, row, row_bytes, ahead, d, dot);
+  if constexpr (kVecs > 1) {
+    if (d < p.ld_k) dot_from<Rows, kVecs / 2>(p, row, row_bytes, ahead, d, dot);
   }
 }
 
@@ -107,6 +158,12 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
       Vec dot[kLanes];
 #pragma GCC unroll 16
       for (Vec& v : dot) v = set1(0.0f);
+      if constexpr (kQueries == 1) {
+        dot_from<Rows, kLanes / 2>(p, row, keys.row_bytes, ahead, 0, dot);
+        store(s, sum_each(dot));
+        row += kPositions * keys.row_bytes;
+        continue;
+      }
       for (int64_t d = 0; d < p.ld_k; d += kLanes) {
         Vec y[kQueries];
 #pragma GCC unroll 8
@@ -194,7 +251,7 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
   for (int64_t r = 0; r < values.n_runs; ++r) {
     const std::byte* row = values.runs[r].rows;
     for (int64_t i = 0; i < values.runs[r].n; ++i, row += values.row_bytes, s += kStride) {
-      if (d == 0) fetch(next.row_or(r, i, row), next.row_bytes);
+      fetch_columns<Rows, kVecs>(next.row_or(r, i, row), d);
       Vec x[kVecs];
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) x[v] = Rows::at(row, d + v * kLanes);
@@ -275,35 +332,122 @@ PanelFns panel_fns_of(Reading reading, int64_t n_queries) {
   }
 }
 
-void attend_few(const AttentionCall& call, const Panels& p, const Seen& seen) {
-  const int64_t stride = stride_of(static_cast<int>(call.n_queries));
-  const CacheRows key_cache = keys_of(call, p), value_cache = values_of(call, p);
-  const Reading read_k = reading_of(call.k_dtype, key_cache, kLanes / stride);
-  const bool in_keys = call.values_in_keys;
-  const Reading read_v = in_keys ? read_k : reading_of(call.v_dtype, value_cache, 1);
-  const PanelFn dot = panel_fns_of(read_k, call.n_queries).dot;
-  const PanelFn update = panel_fns_of(read_v, call.n_queries).update;
-  const SoftmaxPanel softmax = softmax_panel_fn(stride);
-  scale_queries(call, p);
-  PanelRows keys, own_values, next, converted;
-  const PanelRows& values = in_keys ? keys : own_values;
-  for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
-    const int64_t left = call.kv_end - first, n = left < kPanel ? left : kPanel, last = first + n - 1;
-    if (last < seen.any_from || first > seen.any_to) continue;
-    keys.find(key_cache, first, n);
-    if (!in_keys) own_values.find(value_cache, first, n);
-    next.find(key_cache, first + n, left - n < kPanel ? left - n : kPanel);
-    if (read_k == Reading::converted) converted.convert(key_cache, first, n, p.k);
-    dot(p, read_k == Reading::converted ? converted : keys, in_keys ? next : values);
+// Of one of the two pools.
+constexpr size_t kPanelBytes = 8 << 10;
+
+int64_t rows_of_panel(const CacheRows& keys, const CacheRows& values) {
+  const size_t row_bytes = keys.row_bytes < values.row_bytes ? values.row_bytes : keys.row_bytes;
+  const auto n = static_cast<int64_t>(kPanelBytes / row_bytes) / kLanes * kLanes;
+  return n < kLanes ? kLanes : lesser(n, kPanel);
+}
+
+// A call under way.
+struct FewQueries {
+  const AttentionCall& call;
+  Panels p;
+  Seen seen;
+  CacheRows key_cache, value_cache;
+  int64_t stride;
+  Reading read_k, read_v;
+  PanelFn dot, update;
+  SoftmaxPanel softmax;
+
+  FewQueries(const AttentionCall& c, const Panels& panels, const Seen& s)
+      : call(c),
+        p(panels),
+        seen(s),
+        key_cache(keys_of(c, p)),
+        value_cache(c.values_in_keys ? key_cache : values_of(c, p)),
+        stride(stride_of(static_cast<int>(c.n_queries))),
+        read_k(reading_of(c.k_dtype, key_cache, kLanes / stride)),
+        read_v(c.values_in_keys ? read_k : reading_of(c.v_dtype, value_cache, 1)),
+        dot(panel_fns_of(read_k, c.n_queries).dot),
+        update(panel_fns_of(read_v, c.n_queries).update),
+        softmax(softmax_panel_fn(stride)) {
+    scale_queries(call, p);
+  }
+
+  bool is_direct() const { return read_k != Reading::converted && read_v != Reading::converted; }
+
+  void fetch_values(int64_t first, int64_t n) const {
+    if (!call.values_in_keys) RowsAhead{value_cache, first, n}.fetch(0, 1, 1);
+  }
+
+  // Attends to n positions from first on, a panel, and meanwhile fetches n_next of `next` from next_first on.
+  void attend(int64_t first, int64_t n, const FewQueries& next, int64_t next_first, int64_t n_next) const {
+    const int64_t last = first + n - 1;
+    if (last < seen.any_from || first > seen.any_to) return;
+    PanelRows keys, own_values, next_keys, next_values;
+    const PanelRows& values = call.values_in_keys ? keys : own_values;
+    if (read_k == Reading::converted) {
+      keys.convert(key_cache, first, n, n_next, p.k);
+    } else {
+      keys.find(key_cache, first, n);
+      next_keys.find(next.key_cache, next_first, n_next);
+    }
+    dot(p, keys, next_keys);
     if (call.softcap > 0) cap_scores(p.s, whole_vecs(n * stride), call.softcap);
     softmax(p, first, n, first < seen.all_from || last > seen.all_to || n % kLanes != 0);
-    if (read_v == Reading::converted && !in_keys) converted.convert(value_cache, first, n, p.v);
-    update(p, read_v == Reading::converted ? converted : values, next);
+    if (!call.values_in_keys && read_v == Reading::converted) {
+      own_values.convert(value_cache, first, n, n_next, p.v);
+    } else if (!call.values_in_keys) {
+      own_values.find(value_cache, first, n);
+      next_values.find(next.value_cache, next_first, n_next);
+    }
+    update(p, values, next_values);
   }
-  Vec sum = load(p.sum);
-  for (int64_t turn = kLanes / 2; turn >= stride; turn /= 2)
-    sum = sum + turn_lanes(sum, static_cast<int>(turn));
-  store(p.sum, sum);
+
+  void add_lanes() const {
+    Vec sum = load(p.sum);
+    for (int64_t turn = kLanes / 2; turn >= stride; turn /= 2)
+      sum = sum + turn_lanes(sum, static_cast<int>(turn));
+    store(p.sum, sum);
+  }
+};
+
+void attend_few(const AttentionCall& call, const Panels& panels, const Seen& seen) {
+  const FewQueries few(call, panels, seen);
+  const int64_t panel = rows_of_panel(few.key_cache, few.value_cache), begin = call.kv_begin,
+                end = call.kv_end;
+  few.fetch_values(begin, lesser(panel, end - begin));
+  for (int64_t first = begin; first < end; first += panel) {
+    const int64_t n = lesser(end - first, panel), next = first + n;
+    few.attend(first, n, few, next, lesser(end + call.kv_then - next, panel));
+  }
+  few.add_lanes();
+}
+
+// ---- heads of adjacent rows
+
+constexpr int64_t kMaxHeads = 32;  // at a time
+
+// Few queries wait for memory: on a core of a Zen 5 that reads 40 GB/s a head's own rows of 8 KiB in each block of 64 or 128 KiB
+// came at 30 GB/s, those of all heads at 37.
+bool takes_heads(const AttentionCall& call) {
+  const auto direct = [](DType dtype) {
+    return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32;
+  };
+  return call.n_queries <= kFewQueries / 2 && !call.values_in_keys && call.window == 0 &&
+         direct(call.k_dtype) && direct(call.v_dtype) && call.block_size % kLanes == 0 &&
+         call.block_size <= kPanel && call.head_dim_k % kLanes == 0 && call.head_dim_v % kLanes == 0;
+}
+
+// The heads' panels are blocks.
+void attend_adjacent(const FewQueries* heads, int64_t n_heads) {
+  const AttentionCall& call = heads[0].call;
+  const int64_t panel = call.block_size, end = call.kv_end;
+  heads[0].fetch_values(call.kv_begin, lesser(panel, end - call.kv_begin));
+  for (int64_t first = call.kv_begin; first < end; first += panel) {
+    const int64_t n = lesser(end - first, panel), next = first + n;
+    for (int64_t h = 0; h < n_heads; ++h) {
+      if (h + 1 < n_heads) {
+        heads[h].attend(first, n, heads[h + 1], first, n);
+      } else {
+        heads[h].attend(first, n, heads[0], next, lesser(end + call.kv_then - next, panel));
+      }
+    }
+  }
+  for (int64_t h = 0; h < n_heads; ++h) heads[h].add_lanes();
 }
 
 }  // namespace

@@ -14,6 +14,9 @@ inline constexpr int64_t kPanel = 64;  // positions
 inline constexpr int64_t kMaxQueries = 64;
 inline constexpr float kNothing = -__builtin_inff();
 
+TANDEM_INLINE int64_t lesser(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 TANDEM_INLINE int64_t whole_vecs(int64_t n) {
   return (n + kLanes - 1) / kLanes * kLanes;
 }
