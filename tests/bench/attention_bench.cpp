@@ -10,11 +10,13 @@
 //
 //   attention_bench --benchmark_filter='avx512_vnni/.*/decode/g4/h128/memory'
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,15 +28,20 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int64_t kBlock = 32, kPast = 4096, kChunk = 256;
+constexpr int64_t kBlock = 32, kPast = 4096, kChunk = 256, kHeads = 8;
 constexpr size_t kMaxSet = size_t{256} << 20;
 
 struct Free {
   void operator()(std::byte* p) const { std::free(p); }
 };
 using Memory = std::unique_ptr<std::byte, Free>;
+// In huge pages, as the cache is (cpu/host_memory.cpp).
 Memory aligned_memory(size_t n) {
-  return Memory(static_cast<std::byte*>(std::aligned_alloc(4096, (n + 4095) / 4096 * 4096)));
+  constexpr size_t kPage = size_t{2} << 20;
+  const size_t n_bytes = (n + kPage - 1) / kPage * kPage;
+  void* p = std::aligned_alloc(kPage, n_bytes);
+  madvise(p, n_bytes, MADV_HUGEPAGE);
+  return Memory(static_cast<std::byte*>(p));
 }
 
 // Blocks of one head's keys or values, the first few random and then the same again.
@@ -114,15 +121,20 @@ void decode(benchmark::State& state, Isa isa, DType dtype, int64_t group, int64_
   const AttentionKernels& kernels = cpu::kernels(isa).attention;
   const Pool k(Pool::Half::keys, dtype, head_dim, set / 2), v(Pool::Half::values, dtype, head_dim, set / 2);
   Tile tile(kernels, k, v, dtype, head_dim, 1, group, kPast);
-  // The blocks of all heads in turn.
+  // All heads of a layer in turn, whose blocks lie between each other's, and all layers.
   const int64_t per_head = kPast / kBlock, n_heads = k.n_blocks / per_head;
-  std::vector<int32_t> table(static_cast<size_t>(per_head * n_heads));
-  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+  std::vector<int32_t> table(static_cast<size_t>(per_head));
+  std::iota(table.begin(), table.end(), 0);
+  tile.call.block_table = table.data();
+  tile.call.k_block_stride = kHeads * k.block_bytes, tile.call.v_block_stride = kHeads * v.block_bytes;
   int64_t head = 0;
   for (auto _ : state) {
-    tile.call.block_table = table.data() + head * per_head;
+    const auto first_block = static_cast<size_t>(head / kHeads * kHeads * per_head + head % kHeads);
+    tile.call.k = k.memory.get() + first_block * k.block_bytes;
+    tile.call.v = v.memory.get() + first_block * v.block_bytes;
     for (int64_t first = 0; first < kPast; first += kChunk) {
       tile.call.kv_begin = first, tile.call.kv_end = first + kChunk;
+      tile.call.kv_then = kPast - tile.call.kv_end;
       kernels.attend(tile.call, tile.scratch.get());
     }
     head = (head + 1) % n_heads;
