@@ -73,6 +73,7 @@ std::vector<SessionPlan> widest_in_memory(const PlanRequest& r) {
 // Seconds of a prompt that fills half of the context, and of that with a usual answer.
 struct LongPrompt {
   double prompt_s, all_s;
+  double answer_s() const { return all_s - prompt_s; }
 };
 LongPrompt long_prompt(const SessionPlan& plan) {
   const auto n_prompt = static_cast<double>(std::max(plan.shape.n_ctx_sequence / 2, kUsualPrompt));
@@ -106,9 +107,11 @@ int64_t ubatch_of_experts(const Hparams& h) {
   return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
 }
 
-// The best choices that gain by wider micro-batches.
+// The best choices that gain by wider micro-batches. Few that differ in their caches only: with a narrow one several ways may be
+// as fast, and another be far ahead with a wide one.
 std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
   constexpr size_t kBest = 6;
+  constexpr int64_t kCaches = 2;
   std::vector<OffloadChoice> list;
   for (const SessionPlan& plan : plans) {
     OffloadChoice choice = plan.fit.choice;
@@ -119,6 +122,11 @@ std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vec
     choice.chosen_experts = false;
     choice.n_expert_bytes = 0;
     choice.n_disk_layers = choice.n_cached_experts = 0;
+    const auto is_alike = [&](const OffloadChoice& other) {
+      return other.streaming == choice.streaming && other.split == choice.split &&
+             other.n_cpu_moe == choice.n_cpu_moe;
+    };
+    if (std::ranges::count_if(list, is_alike) >= kCaches) continue;
     list.push_back(choice);
     if (list.size() == kBest) break;
   }
@@ -127,7 +135,8 @@ std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vec
 
 // What is streamed crosses the bus once a step, and what is on disk is read once. So wider micro-batches than the usual one
 // are tried where the best plan streams, if a prompt of half the context fills one and then takes less time by more than a
-// little. Wider activations take memory from layers: what an answer loses by that must be less than what the prompt gains.
+// little. Wider activations take memory from layers: what an answer loses by that must be less than what the prompt gains. Nor is
+// a way that is best for prompts kept if another one answers faster by more than it reads slower.
 // Where the host computes experts, wider ones are taken until each gets enough rows, unless that costs more than a little:
 // kernels are faster with them than predicted.
 std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
@@ -142,7 +151,7 @@ std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<Se
   const std::vector<OffloadChoice> choices = choices_to_widen(r, plans);
   std::optional<SessionPlan> best;
   LongPrompt least = long_prompt(usual);
-  const double usual_s = least.all_s;
+  const double usual_s = least.all_s, usual_prompt_s = least.prompt_s;
   for (int64_t n = 2 * usual.shape.n_ubatch; n <= most; n *= 2) {
     ContextOptions shape = usual.shape;
     shape.n_ubatch = n;
@@ -150,7 +159,9 @@ std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<Se
     for (SessionPlan& plan : plans_of_shape(r, shape, choices)) {
       if (plan.fit.choice.reads_disk() != usual.fit.choice.reads_disk()) continue;
       const LongPrompt time = long_prompt(plan);
-      const bool gains = time.prompt_s <= kWorthwhile * least.prompt_s && time.all_s < least.all_s;
+      const bool gains = time.all_s < least.all_s && (time.prompt_s <= kWorthwhile * least.prompt_s ||
+                                                      (time.answer_s() <= kWorthwhile * least.answer_s() &&
+                                                       time.prompt_s <= kWorthwhile * usual_prompt_s));
       if (!gains && !(computes_experts(r, plan.fit) && time.all_s <= bearable_s)) continue;
       bearable_s = time.all_s;
       best = std::move(plan);

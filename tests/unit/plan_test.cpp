@@ -157,6 +157,37 @@ TEST_F(Planner, ExpertsOnTheHostGetEnoughRowsBesideAGpu) {
   EXPECT_EQ(n_ubatch(8192), 2048);
 }
 
+// With the usual micro-batch several ways are about as fast; with a wide one, one of them is far ahead. The shape and the GPUs are
+// a quarter of DeepSeek V3 on four of 64 GiB.
+TEST_F(Planner, WideMicroBatchesAreTriedWithUnlikeWays) {
+  tools::Shape shape = *tools::find_shape("deepseek-v3");
+  shape.n_layer = 16;
+  const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
+  std::vector<std::unique_ptr<ImaginedDevice>> gpus;
+  std::vector<const DeviceModel*> devices{host_.get()};
+  rates_ = {{.read_bytes_per_s = 300e9, .ops_per_s = 5e12}};
+  for (int i = 0; i < 4; ++i) {
+    gpus.push_back(std::make_unique<ImaginedDevice>("GPU" + std::to_string(i), size_t{16} << 30, file_bytes));
+    devices.push_back(gpus.back().get());
+    rates_.push_back({.read_bytes_per_s = 2.7e12, .ops_per_s = 4e14, .bus_bytes_per_s = 53e9});
+  }
+  devices_ = devices;
+  flags_.split_mode = SplitMode::layer;
+  flags_.budgets.max_ram = size_t{1} << 40;
+  // Of a prompt of half the context and an answer.
+  const auto seconds = [&](const ContextOptions& context) {
+    const PlanRequest r{model->architecture(), model->weights(), devices_, flags_, context, rates_};
+    const SessionPlan plan = plan_session(r).front();
+    return 8192 / plan.fit.speed.prefill_tokens_per_s + 128 / plan.fit.speed.decode_tokens_per_s;
+  };
+  const double automatic = seconds(ContextOptions{16384});
+  EXPECT_LT(automatic, 5);  // 14.8 with a wide micro-batch for the best six ways of the usual one
+  // Experts on the host, which options name, are one of the ways.
+  flags_.n_cpu_moe = shape.n_layer;
+  flags_.n_gpu_layers = shape.n_layer + 1;
+  EXPECT_LE(automatic, 1.03 * seconds(ContextOptions{16384}));
+}
+
 // Prompts make keys and values of latent rows when a sequence has many tokens in a step; single tokens never do.
 TEST_F(Planner, LatentAttentionInTheCheaperForm) {
   tools::Shape shape = *tools::find_shape("deepseek-v2-lite");
