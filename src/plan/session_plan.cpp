@@ -107,11 +107,11 @@ int64_t ubatch_of_experts(const Hparams& h) {
   return std::clamp(static_cast<int64_t>(std::bit_ceil(n)), kUsualUbatch, kMaxUbatch);
 }
 
-// The best choices that gain by wider micro-batches. Few that differ in their caches only: with a narrow one several ways may be
-// as fast, and another be far ahead with a wide one.
+// The best choices that gain by wider micro-batches, at most kAlike with the same streaming, split and experts on the host: with a
+// narrow one several ways may be as fast, and another be far ahead with a wide one.
 std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vector<SessionPlan>& plans) {
   constexpr size_t kBest = 6;
-  constexpr int64_t kCaches = 2;
+  constexpr int64_t kAlike = 2;
   std::vector<OffloadChoice> list;
   for (const SessionPlan& plan : plans) {
     OffloadChoice choice = plan.fit.choice;
@@ -126,7 +126,7 @@ std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vec
       return other.streaming == choice.streaming && other.split == choice.split &&
              other.n_cpu_moe == choice.n_cpu_moe;
     };
-    if (std::ranges::count_if(list, is_alike) >= kCaches) continue;
+    if (std::ranges::count_if(list, is_alike) >= kAlike) continue;
     list.push_back(choice);
     if (list.size() == kBest) break;
   }
@@ -136,7 +136,7 @@ std::vector<OffloadChoice> choices_to_widen(const PlanRequest& r, const std::vec
 // What is streamed crosses the bus once a step, and what is on disk is read once. So wider micro-batches than the usual one
 // are tried where the best plan streams, if a prompt of half the context fills one and then takes less time by more than a
 // little. Wider activations take memory from layers: what an answer loses by that must be less than what the prompt gains. Nor is
-// a way that is best for prompts kept if another one answers faster by more than it reads slower.
+// a way that is best for prompts kept if another one answers faster by more than it reads slower, both by more than a little.
 // Where the host computes experts, wider ones are taken until each gets enough rows, unless that costs more than a little:
 // kernels are faster with them than predicted.
 std::optional<SessionPlan> wider_plan(const PlanRequest& r, const std::vector<SessionPlan>& plans) {

@@ -122,14 +122,16 @@ void decode(benchmark::State& state, Isa isa, DType dtype, int64_t group, int64_
   const Pool k(Pool::Half::keys, dtype, head_dim, set / 2), v(Pool::Half::values, dtype, head_dim, set / 2);
   Tile tile(kernels, k, v, dtype, head_dim, 1, group, kPast);
   // All heads of a layer in turn, whose blocks lie between each other's, and all layers.
-  const int64_t per_head = kPast / kBlock, n_heads = k.n_blocks / per_head;
+  const int64_t per_head = kPast / kBlock, n_beside = std::min(kHeads, k.n_blocks / per_head);
+  const int64_t n_heads = k.n_blocks / per_head / n_beside * n_beside;
   std::vector<int32_t> table(static_cast<size_t>(per_head));
   std::iota(table.begin(), table.end(), 0);
   tile.call.block_table = table.data();
-  tile.call.k_block_stride = kHeads * k.block_bytes, tile.call.v_block_stride = kHeads * v.block_bytes;
+  tile.call.k_block_stride = static_cast<size_t>(n_beside) * k.block_bytes;
+  tile.call.v_block_stride = static_cast<size_t>(n_beside) * v.block_bytes;
   int64_t head = 0;
   for (auto _ : state) {
-    const auto first_block = static_cast<size_t>(head / kHeads * kHeads * per_head + head % kHeads);
+    const auto first_block = static_cast<size_t>(head / n_beside * n_beside * per_head + head % n_beside);
     tile.call.k = k.memory.get() + first_block * k.block_bytes;
     tile.call.v = v.memory.get() + first_block * v.block_bytes;
     for (int64_t first = 0; first < kPast; first += kChunk) {

@@ -3,7 +3,7 @@
 //
 //   decode_bench MODEL.gguf [TOKENS [THREADS [CACHE...]]]
 //
-// CACHE: a cache type, of a cache that is read as a whole, or R,K. GB: weights and cache that a token reads (plan/node_work.h).
+// CACHE: a cache type without groups, of a cache that is read as a whole, or R,K. GB: weights and cache that a token reads (plan/node_work.h).
 // of reading: the median of what the read loop's bandwidth would take over the time. speedup: the first one's median over it.
 #include <algorithm>
 #include <chrono>
@@ -130,6 +130,7 @@ int main(int argc, char** argv) {
   std::vector<std::vector<double>> shares(all.size());  // of the time that is reading
   std::vector<double> bandwidths;
   for (int round = 0; round <= kRounds; ++round) {  // the first is for warming up
+    if (round == 1) bandwidths.clear();
     bandwidths.push_back(measure_read_bandwidth(pool, size_t{512} << 20));
     for (size_t i = 0; i < all.size(); ++i) {
       if (round == 1) all[i]->seconds.clear();

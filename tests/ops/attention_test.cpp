@@ -414,6 +414,15 @@ TEST(Attention, LongContextsAreSplitAndMerged) {
 // Items of a long text's step are chunks of all heads, whose rows in a block are neighbours; more heads than are read at a
 // time, and few queries of each.
 TEST(Attention, HeadsOfALongTextAreReadTogether) {
+  AttentionCall two;
+  two.k_dtype = two.v_dtype = DType::F16;
+  two.head_dim_k = two.head_dim_v = 64;
+  two.block_size = 32;
+  two.n_queries = 2;
+  for (const Isa isa : supported_isas()) {
+    const AttentionKernels& kernels = test::attention_of(isa);
+    EXPECT_EQ(kernels.takes_heads && kernels.takes_heads(two), isa != Isa::scalar) << isa_name(isa);
+  }
   Random random;
   const DType dtypes[] = {DType::F16, DType::BF16, DType::F32};
   const int64_t dims[] = {16, 48, 64, 128, 272}, blocks[] = {16, 32, 48, 64};

@@ -69,10 +69,10 @@ void check(Random& random) {
     ASSERT_EQ(tile.first_item, items);
     ASSERT_EQ(tile.kv_begin % in.block_size, 0);
     ASSERT_EQ(tile.chunk % in.block_size, 0);
-    // No item reads much more than one in 128 of all, but for 256 positions; one in 64 where slots are read together.
+    // No item reads much more than one in 128 of all, but for 256 positions; with 128 where slots are read together.
     const int64_t longest = std::min(tile.chunk, tile.kv_end - tile.kv_begin);
-    const int64_t n_wanted = work.together ? 64 * in.n_slots : 128;
-    ASSERT_LT(longest, std::max<int64_t>(256, ceil_div(all_positions, n_wanted)) + in.block_size);
+    const int64_t n_wanted = work.together ? 128 * in.n_slots : 128, least = work.together ? 128 : 256;
+    ASSERT_LT(longest, std::max(least, ceil_div(all_positions, n_wanted)) + in.block_size);
     if (work.together) {
       ASSERT_TRUE(in.together && tile.split());
       ASSERT_EQ(work.tiles.size(), 1u);
@@ -142,7 +142,7 @@ TEST(AttentionTiles, HeadsOfALongTextAreOneItem) {
     const AttentionWork work = divide_attention(in, parts, order.data(), tiles.data());
     return std::pair(work.together, work.n_items);
   };
-  EXPECT_EQ(divide(1, 32767, true), std::pair(true, int64_t{64}));
+  EXPECT_EQ(divide(1, 32767, true), std::pair(true, int64_t{128}));
   EXPECT_EQ(divide(1, 32767, false), std::pair(false, int64_t{128}));
   EXPECT_TRUE(divide(4, 32767, true).first);
   EXPECT_FALSE(divide(5, 32767, true).first);

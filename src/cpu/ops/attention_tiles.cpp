@@ -10,8 +10,8 @@ namespace {
 // Enough items for a large socket, and chunks long enough (tens of microseconds) to be worth merging.
 constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
-// Of slots that are read together.
-constexpr int64_t kTogetherItems = 64;
+// Of slots that are read together, whose chunks are wide.
+constexpr int64_t kTogetherItems = 128, kTogetherMinChunk = 128;
 constexpr int64_t kTogetherFrom = 8192;  // positions
 
 void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
@@ -87,7 +87,8 @@ AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts
   work.together = in.together && n_tiles == 1 && work.tiles[0].rows(parts) <= kTogetherRows &&
                   length_of(work.tiles[0]) >= kTogetherFrom;
   const int64_t wanted = work.together ? kTogetherItems * in.n_slots : kWantedItems;
-  const auto chunk = static_cast<size_t>(std::max(kMinChunk, ceil_div(total, wanted)));
+  const int64_t least = work.together ? kTogetherMinChunk : kMinChunk;
+  const auto chunk = static_cast<size_t>(std::max(least, ceil_div(total, wanted)));
   int64_t partial_row = 0;
   for (AttentionTile& tile : work.tiles) {
     tile.chunk = static_cast<int64_t>(align_up(chunk, static_cast<size_t>(in.block_size)));
@@ -108,14 +109,14 @@ const AttentionTile& AttentionWork::tile_of_token(int64_t i) const {
 }
 
 int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions,
-                         bool together) {
+                         bool may_be_together) {
   if (max_positions <= kMinChunk) return 0;
   // Of pairs of a tile and a slot, only those that read more than one in kWantedItems of all positions are cut, so there
   // are fewer than kWantedItems. Their chunks are as many as that goes into all positions, and at most one more of each pair.
   const int64_t tile_rows = std::min(max_tokens, parts.tokens) * parts.heads;
   const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
   const int64_t apart = std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));
-  if (!together || max_positions < kTogetherFrom) return apart;
+  if (!may_be_together || max_positions < kTogetherFrom) return apart;
   return std::max(apart, kTogetherItems * n_slots * std::min(tile_rows, kTogetherRows));
 }
 

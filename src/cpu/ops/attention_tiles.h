@@ -67,8 +67,9 @@ struct AttentionInputs {
 AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts, int32_t* order_memory,
                                AttentionTile* tile_memory);
 
-// Maximum partial rows that divide_attention gives for up to max_tokens tokens and max_positions positions.
+// Maximum partial rows that divide_attention gives for up to max_tokens tokens and max_positions positions; may_be_together: of
+// inputs that may have `together`.
 int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_tokens, int64_t max_positions,
-                         bool together = false);
+                         bool may_be_together);
 
 }  // namespace tandem::cpu

@@ -65,7 +65,8 @@ CacheAttention::CacheAttention(const CompileContext& context, const KvLayer& kv,
   size_t kernel_bytes = kernels_.scratch_bytes(call);
   if (n_calls_ > 0) {
     call.n_queries = std::min(max_rows_, kTogetherRows);
-    kernel_bytes = std::max(kernel_bytes, static_cast<size_t>(n_calls_) * kernels_.scratch_bytes(call));
+    const auto n_heads = static_cast<size_t>(std::min(n_calls_, kHeadsAtOnce));
+    kernel_bytes = std::max(kernel_bytes, n_heads * kernels_.scratch_bytes(call));
   }
   scratch_bytes_ = local.used() + kernel_bytes;
 }

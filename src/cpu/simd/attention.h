@@ -87,9 +87,9 @@ void attend(const AttentionCall& call, std::byte* scratch) {
 }
 
 void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  for (int64_t first = 0; first < n; first += kMaxHeads) {
-    const int64_t n_heads = lesser(kMaxHeads, n - first);
-    alignas(FewQueries) std::byte memory[kMaxHeads * sizeof(FewQueries)];
+  for (int64_t first = 0; first < n; first += kHeadsAtOnce) {
+    const int64_t n_heads = lesser(kHeadsAtOnce, n - first);
+    alignas(FewQueries) std::byte memory[kHeadsAtOnce * sizeof(FewQueries)];
     auto* heads = reinterpret_cast<FewQueries*>(memory);
     std::byte* free = scratch;
     for (int64_t h = 0; h < n_heads; ++h) {

@@ -9,7 +9,7 @@
 // have a kernel of their own, avx512/attention_codes.h, and so have the KIVI types, avx512/attention_kivi.h), of heads
 // that are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied those of the next
 // panel are fetched, and with the values the next values: the rows of a head in a block are too few for the hardware to see
-// that they go on. A panel has so few rows that two of keys and two of values are in the L1: on a Zen 5 fetching into the L2
+// that they go on. A panel has so few rows that two of keys and two of values are in an L1 of 48 KiB: on a Zen 5 fetching into the L2
 // alone took a third longer, a panel of twice the rows up to a tenth. A call's last panel fetches the first of the next call.
 // One query takes its rows one after the other, as they are in memory.
 //
@@ -367,8 +367,6 @@ struct FewQueries {
     scale_queries(call, p);
   }
 
-  bool is_direct() const { return read_k != Reading::converted && read_v != Reading::converted; }
-
   void fetch_values(int64_t first, int64_t n) const {
     if (!call.values_in_keys) RowsAhead{value_cache, first, n}.fetch(0, 1, 1);
   }
@@ -419,17 +417,16 @@ void attend_few(const AttentionCall& call, const Panels& panels, const Seen& see
 
 // ---- heads of adjacent rows
 
-constexpr int64_t kMaxHeads = 32;  // at a time
-
 // Few queries wait for memory: on a core of a Zen 5 that reads 40 GB/s a head's own rows of 8 KiB in each block of 64 or 128 KiB
 // came at 30 GB/s, those of all heads at 37.
 bool takes_heads(const AttentionCall& call) {
-  const auto direct = [](DType dtype) {
-    return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32;
+  const auto direct = [&](DType dtype, int64_t head_dim) {
+    return (dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32) && head_dim % kLanes == 0 &&
+           static_cast<size_t>(call.block_size) * cache_row_bytes(dtype, head_dim) <= 2 * kPanelBytes;
   };
   return call.n_queries <= kFewQueries / 2 && !call.values_in_keys && call.window == 0 &&
-         direct(call.k_dtype) && direct(call.v_dtype) && call.block_size % kLanes == 0 &&
-         call.block_size <= kPanel && call.head_dim_k % kLanes == 0 && call.head_dim_v % kLanes == 0;
+         call.block_size % kLanes == 0 && call.block_size <= kPanel &&
+         direct(call.k_dtype, call.head_dim_k) && direct(call.v_dtype, call.head_dim_v);
 }
 
 // The heads' panels are blocks.
