@@ -40,8 +40,7 @@ struct AttentionCall {
   const float* const* q = nullptr;     // [n_queries] pointers to head_dim_k floats
   const int32_t* positions = nullptr;  // [n_queries] position of each query
   int64_t kv_begin = 0, kv_end = 0;    // cached positions to read; kv_begin is a multiple of block_size
-  int64_t kv_then =
-      0;  // positions behind them, of blocks in the table, that the next call reads: worth fetching
+  int64_t kv_then = 0;  // positions behind them, in the block table too, that the next call reads
 
   // Unnormalized result over [kv_begin, kv_end): acc = sum of exp(s - max) * v, sum of exp(s - max), and max.
   // A query that sees no position gets max = -inf, sum = 0, acc = 0.
@@ -50,6 +49,7 @@ struct AttentionCall {
   float* max = nullptr;  // [n_queries]
 };
 
+// Most heads that attend_heads() has under way at a time.
 inline constexpr int64_t kHeadsAtOnce = 32;
 
 struct AttentionKernels {
@@ -62,7 +62,7 @@ struct AttentionKernels {
   // Whether attend_heads() is the better way to read a long cache with such a call. nullptr: never.
   bool (*takes_heads)(const AttentionCall& call) = nullptr;
   // attend() for n key-value heads in the order of memory, whose calls differ in their addresses only: their rows of a block are
-  // neighbours, and so are read as one stream. Scratch: scratch_bytes() for each, but for kHeadsAtOnce at the most.
+  // neighbours, and so are read as one stream. Scratch: scratch_bytes() for each of min(n, kHeadsAtOnce) heads.
   void (*attend_heads)(const AttentionCall* calls, int64_t n, std::byte* scratch) = nullptr;
 };
 

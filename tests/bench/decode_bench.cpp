@@ -3,12 +3,13 @@
 //
 //   decode_bench MODEL.gguf [TOKENS [THREADS [CACHE...]]]
 //
-// CACHE: a cache type without groups, of a cache that is read as a whole, or R,K. GB: weights and cache that a token reads (plan/node_work.h).
-// of reading: the median of what the read loop's bandwidth would take over the time. speedup: the first one's median over it.
+// CACHE: a cache type without groups, of a cache that is read as a whole, or R,K. GB: weights and cache that a token reads
+// (plan/node_work.h). of reading: the median of what the read loop's bandwidth would take over the time. speedup: the first one's median over it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,16 +109,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-}  // namespace
-}  // namespace tandem
-
-int main(int argc, char** argv) {
-  using namespace tandem;
+void run(int argc, char** argv) {
   constexpr int kRounds = 12, kSteps = 3;  // of each in a round
-  if (argc < 2) {
-    std::fprintf(stderr, "needed: a model\n");
-    return 2;
-  }
   const auto model = Model::load(argv[1]);
   const int64_t n_past = argc > 2 ? std::atoll(argv[2]) / 32 * 32 : 32768;
   const int n_threads = argc > 3 ? std::atoi(argv[3]) : physical_core_count();
@@ -146,5 +139,21 @@ int main(int argc, char** argv) {
     const double s = median(all[i]->seconds);
     std::printf("%-10s %8.3f %8.2f %8.1f %10.1f %% %7.2fx\n", all[i]->name.c_str(), all[i]->bytes() / 1e9,
                 s * 1e3, all[i]->bytes() / s / 1e9, 100 * median(shares[i]), median(all[0]->seconds) / s);
+  }
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "needed: a model\n");
+    return 2;
+  }
+  try {
+    tandem::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "decode_bench: %s\n", e.what());
+    return 1;
   }
 }

@@ -19,9 +19,9 @@
 // The next panel's keys are fetched into the L1 with the products of keys, its values with those of values: a panel of both and
 // the next one are 35 KiB of Q8_0. Fetching values with the keys of their own panel, into the L2, took a quarter longer.
 //
-// Reached on a core of a Zen 5, ns of a query and position with heads of 128 columns, four queries: Q8_0 3.5, Q4_0 3.2 from
-// memory, where halves take 4.6, and as much from the L3. The products' floor is 1.1 there. The rest: the scales, the
-// prefetches, the codes of the weights and, of one query, the transposition. Eight queries: 2.7, 2.7 and 3.2.
+// Reached on a core of a Zen 5, ns of a query and position with heads of 128 columns, four queries: Q8_0 3.6, Q4_0 3.4 from
+// memory, where halves take 4.3, and 3.4, 3.3 and 3.4 from the L3. The products' floor is 1.1 there. The rest: the scales, the
+// prefetches, the codes of the weights and, of one query, the transposition. Eight queries from memory: 2.9, 2.8 and 3.2.
 #pragma once
 
 #include "cpu/avx512/attention_formats.h"

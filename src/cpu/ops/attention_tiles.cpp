@@ -10,8 +10,8 @@ namespace {
 // Enough items for a large socket, and chunks long enough (tens of microseconds) to be worth merging.
 constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
-// Of slots that are read together, whose chunks are wide.
-constexpr int64_t kTogetherItems = 128, kTogetherMinChunk = 128;
+// Of slots that are read together.
+constexpr int64_t kTogetherMinChunk = 128;
 constexpr int64_t kTogetherFrom = 8192;  // positions
 
 void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
@@ -86,7 +86,7 @@ AttentionWork divide_attention(const AttentionInputs& in, const HeadParts& parts
   for (const AttentionTile& tile : work.tiles) total += in.n_slots * length_of(tile);
   work.together = in.together && n_tiles == 1 && work.tiles[0].rows(parts) <= kTogetherRows &&
                   length_of(work.tiles[0]) >= kTogetherFrom;
-  const int64_t wanted = work.together ? kTogetherItems * in.n_slots : kWantedItems;
+  const int64_t wanted = work.together ? kWantedItems * in.n_slots : kWantedItems;
   const int64_t least = work.together ? kTogetherMinChunk : kMinChunk;
   const auto chunk = static_cast<size_t>(std::max(least, ceil_div(total, wanted)));
   int64_t partial_row = 0;
@@ -117,7 +117,7 @@ int64_t max_partial_rows(const HeadParts& parts, int64_t n_slots, int64_t max_to
   const int64_t rows = std::min(n_slots * max_tokens * parts.heads, kWantedItems * tile_rows);
   const int64_t apart = std::min(kWantedItems * tile_rows + rows, rows * ceil_div(max_positions, kMinChunk));
   if (!may_be_together || max_positions < kTogetherFrom) return apart;
-  return std::max(apart, kTogetherItems * n_slots * std::min(tile_rows, kTogetherRows));
+  return std::max(apart, kWantedItems * n_slots * std::min(tile_rows, kTogetherRows));
 }
 
 }  // namespace tandem::cpu

@@ -18,7 +18,7 @@
 // reads what the memory gives (40 GB/s), 53 GB/s from the L3; four of 128 columns 38 GB/s; eight of 64
 // columns take 26 ns a position and core, 36% of the multipliers' peak: half the time of the scores is the
 // transposed sums, and loads of the queries compete with those of the rows. On a core of a Zen 5 that reads 30 GB/s with plain
-// loads, heads of 128 columns: one query 24 GB/s (all heads together, below, 30), four 28, eight 20; their floor is the products.
+// loads, heads of 128 columns: one query 24 GB/s, four 28, eight 19; from the L3 62, 38 and 20.
 #pragma once
 
 #include <new>
@@ -417,8 +417,8 @@ void attend_few(const AttentionCall& call, const Panels& panels, const Seen& see
 
 // ---- heads of adjacent rows
 
-// Few queries wait for memory: on a core of a Zen 5 that reads 40 GB/s a head's own rows of 8 KiB in each block of 64 or 128 KiB
-// came at 30 GB/s, those of all heads at 37.
+// Few queries wait for memory, and a head's rows are 8 KiB of each block's 64 or 128. A token of OLMo 2 1B behind 32768 tokens took
+// 132 ms instead of 143 on two cores of a Zen 5 that read 53 GB/s (decode_bench), with four queries a head hardly less.
 bool takes_heads(const AttentionCall& call) {
   const auto direct = [&](DType dtype, int64_t head_dim) {
     return (dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32) && head_dim % kLanes == 0 &&
