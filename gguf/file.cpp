@@ -133,6 +133,14 @@ bool GgufFile::is_mapped() const {
   return true;
 }
 
+bool GgufFile::hold(std::span<const std::byte> bytes) const {
+  for (const MappedFile& part : parts_) {
+    const std::byte* const begin = part.bytes().data();
+    if (bytes.data() >= begin && bytes.data() < begin + part.bytes().size()) return part.hold(bytes);
+  }
+  return true;
+}
+
 const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &tensors_[found->second];

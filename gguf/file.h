@@ -73,8 +73,10 @@ class GgufFile {
   // Returns whether the weights lie in mappings whose pages the system may drop and read again: neither
   // copied nor locked in memory.
   bool is_mapped() const;
-  // The mappings, for page-locking by a GPU and for read-ahead.
+  // The mappings, for read-ahead.
   std::span<const MappedFile> parts() const { return parts_; }
+  // Moves bytes that lie in a mapping to memory, as MappedFile::hold(). Others are in memory.
+  bool hold(std::span<const std::byte> bytes) const;
 
  private:
   GgufFile() = default;

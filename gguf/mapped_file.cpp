@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/open_file.h"
+#include "gguf/held_pages.h"
 #include "gguf/read_whole.h"
 #include "gguf/sigbus.h"
 
@@ -22,6 +23,7 @@ struct MappedFile::Holder {
   void* address = nullptr;
   size_t n_bytes = 0;
   SigbusRange* guard = nullptr;
+  HeldPages held;
 
   Holder() = default;
   Holder(const Holder&) = delete;
@@ -142,6 +144,11 @@ void read_ahead(std::span<const std::byte> bytes) {
 
 void MappedFile::prefetch() const {
   if (holder_ && holder_->guard) madvise(holder_->address, holder_->n_bytes, MADV_WILLNEED);
+}
+
+bool MappedFile::hold(std::span<const std::byte> bytes) const {
+  const bool is_mapping = holder_ && holder_->guard;
+  return !is_mapping || holder_->held.hold(bytes);
 }
 
 MappedFile MappedFile::view(std::span<const std::byte> bytes, const std::string& name) {

@@ -66,6 +66,9 @@ class MappedFile {
   void prefetch() const;
   // Returns whether the bytes are a mapping of the file whose pages the system may drop and read again.
   bool is_evictable() const { return evictable_; }
+  // Moves these bytes of the file to memory, where they are not evictable: their addresses stay the same (held_pages.h), and
+  // threads may read them meanwhile. Returns false if there is no memory for that.
+  bool hold(std::span<const std::byte> bytes) const;
 
  private:
   MappedFile() = default;

@@ -1,4 +1,4 @@
-// Reads a file into memory, a large one with several threads: a single one copies more slowly than memory takes it.
+// Reads a file into memory, a large one with several threads.
 #pragma once
 
 #include <cstddef>
