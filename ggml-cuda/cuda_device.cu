@@ -12,6 +12,7 @@
 #include "ggml-cuda/driver.h"
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
+#include "ggml-cuda/pinned_memory.h"
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
@@ -210,6 +211,12 @@ class CudaDevice final : public Device {
   void join(Event fetched) override {
     Stream& stream = use();
     if (opened_->fetcher) opened_->fetcher->join(fetched, stream.get());
+  }
+  std::shared_ptr<const void> pin(std::span<const std::byte> bytes) override {
+    use();
+    PinnedMemory::List pages = PinnedMemory::of_process().pin(bytes);
+    if (pages.empty()) return nullptr;
+    return std::make_shared<const PinnedMemory::List>(std::move(pages));
   }
 
   void close_groups(const KvLayer& layer, std::span<const OpenBlock> blocks) override {

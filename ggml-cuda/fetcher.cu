@@ -163,6 +163,8 @@ void Fetcher::bring(const Job& job) {
   }
   const size_t n_bytes = job.weight.n_bytes(), unit = chunk_unit(job.weight);
   const size_t chunk = kPieceBytes / unit * unit;
+  const PinnedMemory::List pinned = PinnedMemory::of_process().holding({job.weight.data, n_bytes}, device_);
+  if (!pinned.empty()) return bring_pinned(job, pinned, writer == copies_ ? n_bytes : chunk);
   std::function<void()> enqueue_last;
   for (size_t at = 0; at < n_bytes && !stop_; at += chunk) {
     const size_t count = std::min(chunk, n_bytes - at);
@@ -173,6 +175,19 @@ void Fetcher::bring(const Job& job) {
     enqueue_last = [&, at, count] { enqueue(job, at, count, piece); };
   }
   if (enqueue_last) enqueue_last();
+}
+
+// From pinned memory, in chunks: through the device's side of pieces, or at once to where they belong.
+void Fetcher::bring_pinned(const Job& job, const PinnedMemory::List& pages, size_t chunk) {
+  const size_t n_bytes = job.weight.n_bytes();
+  for (size_t at = 0; at < n_bytes && !stop_; at += chunk) {
+    const size_t count = std::min(chunk, n_bytes - at);
+    const Piece& piece = pieces_[next_piece_];
+    next_piece_ = (next_piece_ + 1) % kPieces;
+    TANDEM_CUDA(cudaStreamWaitEvent(copies_, piece.done.get(), 0));
+    copy_pinned(pages, has_planes(job.weight.dtype) ? piece.device : job.to + at, job.weight.data + at, count);
+    lay_out_piece(job, at, count, piece);
+  }
 }
 
 // Copies bytes of a weight to a pinned piece, and calls `meanwhile`, if it is one, in this thread while others begin.
@@ -199,9 +214,25 @@ void Fetcher::enqueue(const Job& job, size_t at, size_t count, const Piece& piec
   const bool in_place = !has_planes(job.weight.dtype);
   TANDEM_CUDA(cudaMemcpyAsync(in_place ? job.to + at : piece.device, piece.pinned, count,
                               cudaMemcpyHostToDevice, copies_));
+  lay_out_piece(job, at, count, piece);
+}
+
+// The driver takes no copy that goes over two ranges which were locked one after the other.
+void Fetcher::copy_pinned(const PinnedMemory::List& pages, std::byte* to, const std::byte* from, size_t n_bytes) {
+  for (const auto& range : pages) {
+    const std::byte *const begin = std::max<const std::byte*>(range->begin(), from),
+                    *const end = std::min<const std::byte*>(range->end(), from + n_bytes);
+    if (begin >= end) continue;
+    TANDEM_CUDA(cudaMemcpyAsync(to + (begin - from), begin, static_cast<size_t>(end - begin),
+                                cudaMemcpyHostToDevice, copies_));
+  }
+}
+
+// What comes after the copy of a piece; floats are where they belong then.
+void Fetcher::lay_out_piece(const Job& job, size_t at, size_t count, const Piece& piece) {
   TANDEM_CUDA(cudaEventRecord(piece.copied.get(), copies_));
   TANDEM_CUDA(cudaStreamWaitEvent(layouts_, piece.copied.get(), 0));
-  if (!in_place) lay_out(job.to, job.weight, piece.device, at, count, layouts_);
+  if (has_planes(job.weight.dtype)) lay_out(job.to, job.weight, piece.device, at, count, layouts_);
   TANDEM_CUDA(cudaEventRecord(piece.done.get(), layouts_));
 }
 

@@ -1,14 +1,14 @@
-// Fetches weights while segments run (Device::fetch). The source is not pinned, mostly mapped files. So a
-// separate thread copies it piece by piece into pinned memory, the copy engine takes each piece to device
+// Fetches weights while segments run (Device::fetch). Where the source is not pinned, mostly mapped files, a
+// separate thread copies it piece by piece into pinned memory; the copy engine takes each piece to device
 // memory, and a kernel moves it to its slot in the layout of layout.h. Copies and kernels have a stream each:
 // one piece is laid out while the next is on the bus. Floats lie as in the file and go directly to their
 // slot.
 //
-//   file -> pinned piece -> device piece -> slot
-//     thread         copy engine       kernel
+//   file -> pinned piece -> device piece -> slot           pinned memory -> device piece -> slot
+//     thread         copy engine       kernel                      copy engine       kernel
 //
 // Each arrow uses its own resource, so the slowest of them determines the speed. The thread enqueues a piece while its helpers
-// already copy the next one.
+// already copy the next one; of pinned memory (pinned_memory.h) it enqueues all pieces at once and waits for none.
 //
 // Fetches run in the order they are requested. A fetch fills its pieces at once, and writes to its slot only
 // after the event it was given. A Fetcher allocates kStagingBytes of pinned memory and as many of device
@@ -32,6 +32,7 @@
 
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "ggml-cuda/pinned_memory.h"
 #include "ggml-cuda/stream.h"
 
 namespace tandem::cuda {
@@ -79,6 +80,9 @@ class Fetcher {
   void bring(const Job& job);
   void fill(const Job& job, size_t at, size_t count, const Piece& piece, const std::function<void()>& meanwhile);
   void enqueue(const Job& job, size_t at, size_t count, const Piece& piece);
+  void bring_pinned(const Job& job, const PinnedMemory::List& pages, size_t chunk);
+  void copy_pinned(const PinnedMemory::List& pages, std::byte* to, const std::byte* from, size_t n_bytes);
+  void lay_out_piece(const Job& job, size_t at, size_t count, const Piece& piece);
   SharedEvent record_complete();
   void rethrow();
 

@@ -42,6 +42,7 @@ constexpr std::string_view kNames[] = {
     "gpu_weights_percent",
     "cpu_offload_gib",
     "gpu_rows",
+    "pin",
     "disk",
     "max_vram",
     "max_ram",

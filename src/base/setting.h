@@ -48,6 +48,7 @@ enum class Setting : uint8_t {
   gpu_weights_percent,
   cpu_offload_gib,
   gpu_rows,
+  pin,
   disk,
   max_vram,
   max_ram,

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "device/device_model.h"
 
@@ -76,6 +77,9 @@ class Device : public DeviceModel, public WorkQueue {
     return 0;
   }
   virtual void join([[maybe_unused]] Event fetched) {}
+  // Page-locks host memory, not a mapped file, until the result is destroyed, which the device outlives: fetches from there need
+  // no copy by the CPU. Returns null if the device has no use for that, or the system refuses.
+  virtual std::shared_ptr<const void> pin([[maybe_unused]] std::span<const std::byte> bytes) { return nullptr; }
 
   // Closes blocks of a layer with a grouped dtype (KvLayer): quantizes their F16 rows. What the table of open blocks says is
   // the caller's to change. The default copies them to the host and back, and is complete on return.

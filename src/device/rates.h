@@ -26,9 +26,14 @@ struct DeviceRates {
   // GPUs that add without the host (NCCL): a sum over n of them takes peer_s, and for each byte of a summand
   // 2 (n - 1) / n / peer_bytes_per_s. 0: sums go over host memory.
   double peer_bytes_per_s = 0, peer_s = 0;
+  // From host memory that is page-locked (Device::pin). 0: as bus_bytes_per_s.
+  double pinned_bytes_per_s = 0;
 
   static constexpr double kUsualPeerS = 12e-6;
 
+  double fetch_bytes_per_s(bool from_pinned) const {
+    return from_pinned && pinned_bytes_per_s > 0 ? pinned_bytes_per_s : bus_bytes_per_s;
+  }
   double memory() const { return std::max(memory_bytes_per_s, read_bytes_per_s); }
 };
 

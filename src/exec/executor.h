@@ -60,6 +60,9 @@ class Executor {
   // To the stages before and after, for graphs that receive or send; outlives the executor.
   void connect(StageLink& link) { link_ = &link; }
 
+  // Page-locks streamed weights where that pays (pinned_weights.h).
+  void pin_streamed(HoldBytes hold) { stream_.pin(std::move(hold)); }
+
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
   // support.
   std::unique_ptr<Program> compile(Graph graph);
@@ -82,6 +85,7 @@ class Executor {
   // read from disk.
   size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
+  size_t pinned_bytes() const { return stream_.pinned_bytes(); }  // of streamed weights
   uint64_t disk_bytes() const;
   // To call when blocks of caches on disk have been written.
   void forget_spilled() { kv_stream_.forget(); }

@@ -30,6 +30,7 @@ struct StreamGroup {
   int layer = 0;
   std::vector<TensorId> weights;
   bool on_disk = false;             // whether some of them are on disk
+  bool pinned = false;              // whether they are fetched from page-locked memory, once they have been so a few times
   SlotTurn turn;                    // in the stream slots of its device
   SlotTurn disk_turn;               // in the host slots, for its weights on disk
   bool fetched_every_step = false;  // false if it has a device slot to itself

@@ -69,6 +69,7 @@ void WeightStream::reserve(DeviceId device, const SlotNeeds& needs) {
 void WeightStream::use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights) {
   groups_ = groups;
   weights_ = weights;
+  if (pinned_) pinned_->begin_step();
 }
 
 WeightStream::Slot& WeightStream::slot_of(size_t g) {
@@ -101,6 +102,7 @@ void WeightStream::start_fetch(size_t g) {
   DevicePtr to = slot.base;
   for (const Weight& weight : weights_[g].fetched) {
     const size_t n_bytes = device.weight_bytes(weight);
+    if (pinned_ && !groups_[g].on_disk) pinned_->fetching(device, weight);
     slot.fetched = device.fetch(to, weight, slot.released);
     if (groups_[g].on_disk) disk_.lend(groups_[g].disk_turn.slot, groups_[g].device, slot.fetched);
     to += align_up(n_bytes, kSlotAlignment);

@@ -5,11 +5,13 @@
 // fetched again. Weights on disk come from the host slots of a DiskStream.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "exec/disk_stream.h"
 #include "exec/fetch_queue.h"
+#include "exec/pinned_weights.h"
 
 namespace tandem {
 
@@ -45,7 +47,11 @@ class WeightStream final : public GroupSlots {
   DevicePtr slot(DeviceId device, size_t slot) const { return at(device).slots[slot].base; }
   size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
-  // Sets the groups that the functions below refer to. Both spans must stay valid until the next use().
+  // From now on weights in host memory are page-locked where that pays.
+  void pin(HoldBytes hold) { pinned_.emplace(std::move(hold)); }
+  size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }
+
+  // Sets the groups that the functions below refer to, for a step. Both spans must stay valid until the next use().
   void use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights);
   bool holds(size_t group) override;
   bool is_read(size_t group) override;
@@ -84,6 +90,7 @@ class WeightStream final : public GroupSlots {
   std::span<const StreamGroup> groups_;
   std::span<const GroupWeights> weights_;
   std::vector<Slots> slots_;  // [device]
+  std::optional<PinnedWeights> pinned_;
   uint64_t fetched_bytes_ = 0;
 };
 

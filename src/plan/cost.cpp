@@ -54,8 +54,9 @@ class StepClock final : GroupSlots {
   double bus_s() const {
     std::vector<double> busy(at_.size(), 0.0);
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const size_t d = partition().groups[g].device.index();
-      if (partition().groups[g].fetched_every_step) busy[d] += groups_[g].n_bytes / bus_rate(d);
+      const StreamGroup& group = partition().groups[g];
+      const size_t d = group.device.index();
+      if (group.fetched_every_step) busy[d] += groups_[g].n_bytes / bus_rate(d, group.pinned);
     }
     return *std::max_element(busy.begin(), busy.end());
   }
@@ -407,11 +408,13 @@ class StepClock final : GroupSlots {
   }
 
   // The bus cannot carry more than the memory gives.
-  double bus_rate(size_t d) const { return std::min(rates_[d].bus_bytes_per_s, rates_[0].memory()); }
-  void bring(size_t d, Slot& slot, double n_bytes) {
+  double bus_rate(size_t d, bool from_pinned = false) const {
+    return std::min(rates_[d].fetch_bytes_per_s(from_pinned), rates_[0].memory());
+  }
+  void bring(size_t d, Slot& slot, double n_bytes, bool from_pinned = false) {
     const double begin = std::max({bus_[d], slot.released, at_[0]});
     memory_.forget_until(at_[0]);
-    slot.complete = bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d));
+    slot.complete = bus_[d] = memory_.finish(begin, n_bytes, bus_rate(d, from_pinned));
     memory_.add(begin, bus_[d], n_bytes);
   }
 
@@ -434,7 +437,8 @@ class StepClock final : GroupSlots {
   void wait_read(size_t g) override { reach(0, host_slot(g).complete); }
   void clear(size_t g) override { device_slot(g).holds = kNothing; }
   void start_fetch(size_t g) override {
-    bring(partition().groups[g].device.index(), device_slot(g), groups_[g].n_bytes);
+    const StreamGroup& group = partition().groups[g];
+    bring(group.device.index(), device_slot(g), groups_[g].n_bytes, group.pinned);
     device_slot(g).holds = g;
   }
 

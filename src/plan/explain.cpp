@@ -360,17 +360,21 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     const std::string of = n > 1 ? format("step of {} decoded tokens", n) : "decoded token";
     text += format("bus, per {}: {} bytes of streamed weights\n", of, bus.weights);
   }
+  const auto any_streams = [&](StepKind kind) {
+    return std::ranges::any_of(fit.placement.layers, [&](const LayerPlacement& p) {
+      const WeightHome* held = held_by_host(p);
+      return held && streamed_to(*held, kind);
+    });
+  };
+  if (fit.placement.pins_streamed && (any_streams(StepKind::prefill) || any_streams(StepKind::decode)))
+    text += "streamed weights: page-locked in host memory after a few steps\n";
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
   text += halves_text(r, fit);
   if (const std::string ways = split_text(r, fit); !ways.empty()) text += "over GPUs: " + ways + "\n";
-  const auto streams_prompts = [](const LayerPlacement& p) {
-    const WeightHome* held = held_by_host(p);
-    return held && streamed_to(*held, StepKind::prefill);
-  };
-  if (std::ranges::any_of(fit.placement.layers, streams_prompts)) {
+  if (any_streams(StepKind::prefill)) {
     text += format("prompts: {} tokens a step, for all of which the streamed weights cross the bus once\n",
                    r.graphs.back()->shape.max_tokens);
   }

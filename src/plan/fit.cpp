@@ -501,6 +501,7 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   if (placement.parallel) divide_caches(placement, *r.graphs.front());
   std::vector<std::string> list = fall_back(r, placement);
   spill_caches(placement, r.kv);
+  placement.pins_streamed = r.options.pin != Toggle::off;
   if (reasons) *reasons = std::move(list);
   return placement;
 }
@@ -529,6 +530,8 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   if (r.kv.stays_on_host()) result.choice.cache = CacheOnHost{};
   result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
+  if (r.options.pin == Toggle::automatic && device_needs(result, 0) > ram_before_disk(r))
+    result.placement.pins_streamed = false;
   return result;
 }
 

@@ -83,18 +83,22 @@ class BusLoad {
   Clock::time_point start_;
 };
 
-// As layers are streamed, one after the other.
-double measure_bus(Device& device) {
+// As layers are streamed, one after the other; and then from page-locked memory, if the device has that.
+void measure_bus(Device& device, DeviceRates& rates) {
   OpBench bench(device);
   const std::vector<std::byte> host(kBusBytes, std::byte{1});
   const DevicePtr memory = bench.alloc(kBusBytes);
   const Weight weight{"bus", DType::F32, 1, 1, static_cast<int64_t>(kBusBytes / sizeof(float)), host.data()};
-  const double seconds = bench.seconds_of([&] {
-    const Event now = device.record();
-    for (int i = 1; i < kFetches; ++i) device.fetch(memory, weight, now);
-    device.join(device.fetch(memory, weight, now));
-  });
-  return kFetches * static_cast<double>(kBusBytes) / seconds;
+  const auto bytes_per_s = [&] {
+    const double seconds = bench.seconds_of([&] {
+      const Event now = device.record();
+      for (int i = 1; i < kFetches; ++i) device.fetch(memory, weight, now);
+      device.join(device.fetch(memory, weight, now));
+    });
+    return kFetches * static_cast<double>(kBusBytes) / seconds;
+  };
+  rates.bus_bytes_per_s = bytes_per_s();
+  if (const auto pinned = device.pin(host)) rates.pinned_bytes_per_s = std::max(rates.bus_bytes_per_s, bytes_per_s());
 }
 
 // Seconds of each of n, where the difference to one leaves out what comes once.
@@ -153,8 +157,9 @@ DeviceRates measure_rates(Device& device) {
   rates.attention_ops_per_s = attention_rate(bench, kPrompt, 3);
   const auto cache_bytes = static_cast<size_t>(OpBench::attention_work(kSingle).n_bytes);
   rates.single_attention_ops_per_s = attention_rate(bench, kSingle, count_of(device, 2 * cache_bytes));
-  rates.bus_bytes_per_s = host ? rates.read_bytes_per_s : measure_bus(device);
+  if (!host) measure_bus(device, rates);
   if (host) {
+    rates.bus_bytes_per_s = rates.read_bytes_per_s;
     ThreadPool pool(physical_core_count());
     rates.memory_bytes_per_s =
         std::max(rates.read_bytes_per_s,

@@ -44,7 +44,8 @@ constexpr double DeviceRates::*kFields[] = {&DeviceRates::read_bytes_per_s,
                                             &DeviceRates::attention_ops_per_s,
                                             &DeviceRates::single_attention_ops_per_s,
                                             &DeviceRates::peer_bytes_per_s,
-                                            &DeviceRates::peer_s};
+                                            &DeviceRates::peer_s,
+                                            &DeviceRates::pinned_bytes_per_s};
 constexpr size_t kPositive = 3;
 
 // "until read ops ...<tab>host<tab>device"

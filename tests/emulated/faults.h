@@ -9,5 +9,7 @@ namespace emulator {
 void fail_copy_from_host(int64_t n);
 // The same for the records of events.
 void fail_event_record(int64_t n);
+// The same for page-locking host memory where it is.
+void fail_register(int64_t n);
 
 }  // namespace emulator

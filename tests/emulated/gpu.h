@@ -30,8 +30,11 @@ struct Counts {
   int64_t copies_to_host = 0;
   int64_t bytes_to_host = 0;
   int64_t cublas_products = 0;
+  int64_t bytes_from_registered = 0;  // copied from host memory that was page-locked where it was
 };
 Counts counts();
 Counts operator-(const Counts& a, const Counts& b);
+// Of host memory page-locked where it is, at the moment.
+size_t registered_bytes();
 
 }  // namespace emulator

@@ -75,7 +75,13 @@ std::map<const void*, size_t> shared_limits;
 thread_local cudaError_t last_error = cudaSuccess;
 uint32_t order_seed = 1;
 int64_t n_copies_to_fail = -1;  // the n-th copy from the host fails
-int64_t n_records_to_fail = -1;
+int64_t n_records_to_fail = -1, n_registers_to_fail = -1;
+// Host memory that is page-locked where it is.
+struct Registered {
+  std::byte* end = nullptr;
+  int64_t n_copies = 0;  // from there, on their way
+};
+std::map<std::byte*, Registered> registered;  // by begin
 emulator::Counts counted;
 std::set<const void*> loaded;  // kernels
 
@@ -208,7 +214,8 @@ emulator::Counts emulator::operator-(const Counts& a, const Counts& b) {
           a.copies_from_host - b.copies_from_host,
           a.copies_to_host - b.copies_to_host,
           a.bytes_to_host - b.bytes_to_host,
-          a.cublas_products - b.cublas_products};
+          a.cublas_products - b.cublas_products,
+          a.bytes_from_registered - b.bytes_from_registered};
 }
 
 // ---- The device ----
@@ -231,6 +238,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
+cudaError_t cudaDeviceSynchronize() {
+  const Lock lock(mutex);
+  synchronize();
+  return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
@@ -247,6 +259,7 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorNotReady: return "device not ready";
+    case cudaErrorHostMemoryAlreadyRegistered: return "host memory is registered already";
     default: return "an error";
   }
 }
@@ -303,6 +316,34 @@ cudaError_t cudaFreeHost(void* address) {
   std::free(address);
   return cudaSuccess;
 }
+cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned) {
+  const Lock lock(mutex);
+  if (n_registers_to_fail >= 0 && n_registers_to_fail-- == 0) return report(cudaErrorMemoryAllocation);
+  auto *const begin = static_cast<std::byte*>(address), *const end = begin + n_bytes;
+  for (const auto& [other, range] : registered) {
+    if (begin < range.end && other < end) return report(cudaErrorHostMemoryAlreadyRegistered);
+  }
+  registered[begin] = {end};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* address) {
+  const Lock lock(mutex);
+  const auto found = registered.find(static_cast<std::byte*>(address));
+  if (found == registered.end()) emulator::fail("host memory that is not registered is unregistered");
+  if (found->second.n_copies > 0) emulator::fail("host memory is unregistered while copies from it are on their way");
+  registered.erase(found);
+  return cudaSuccess;
+}
+size_t emulator::registered_bytes() {
+  const Lock lock(mutex);
+  size_t n = 0;
+  for (const auto& [begin, range] : registered) n += static_cast<size_t>(range.end - begin);
+  return n;
+}
+void emulator::fail_register(int64_t n) {
+  const Lock lock(mutex);
+  n_registers_to_fail = n;
+}
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const Lock lock(mutex);
   *free_bytes = model.memory_bytes - used_bytes;
@@ -314,6 +355,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemc
   const Lock lock(mutex);
   if (kind == cudaMemcpyHostToDevice && n_copies_to_fail >= 0 && n_copies_to_fail-- == 0)
     return report(cudaErrorInvalidValue);
+  Registered* source = nullptr;
+  if (kind == cudaMemcpyHostToDevice) {
+    const auto *const begin = static_cast<const std::byte*>(from), *const end = begin + n_bytes;
+    for (auto& [first, range] : registered) {
+      if (begin >= range.end || first >= end) continue;
+      if (begin < first || end > range.end) return report(cudaErrorInvalidValue);
+      source = &range;
+      ++source->n_copies;
+      counted.bytes_from_registered += static_cast<int64_t>(n_bytes);
+    }
+  }
   counted.copies_from_host += kind == cudaMemcpyHostToDevice;
   counted.copies_to_host += kind == cudaMemcpyDeviceToHost;
   counted.bytes_to_host += kind == cudaMemcpyDeviceToHost ? static_cast<int64_t>(n_bytes) : 0;
@@ -321,6 +373,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemc
     stream->unsettled.clear();
     emulator::allow_writes(to, n_bytes);
     std::memmove(to, from, n_bytes);
+    if (source) --source->n_copies;
   }});
   return cudaSuccess;
 }

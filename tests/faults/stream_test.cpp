@@ -130,6 +130,90 @@ TEST_F(Stream, AFailedStepLeavesNoWrongWeightsBehind) {
   }
 }
 
+// ---- Page-locked memory ----
+
+class PinnedStream : public Stream {
+ protected:
+  // All layers streamed for every step, to the given devices.
+  std::unique_ptr<Session> pinned_session(const Model& model, const std::vector<Device*>& devices) {
+    EngineOptions o = options();
+    o.placement = place(model.architecture(), model.weights(), devices, {}, {0, {}, 0, Streaming::always});
+    o.placement.pins_streamed = true;
+    return std::make_unique<Session>(model, devices, o);
+  }
+};
+
+// All that a step fetches, after some steps; the first ones fetch as ever.
+TEST_F(PinnedStream, BeginsAfterAFewStepsAndEndsWithTheSession) {
+  for (const Model* model : {dense_.get(), moe_.get()}) {
+    test::SimDevice sim({.copy_bytes_per_s = 6e8}), plain({.copy_bytes_per_s = 6e8});
+    auto s = pinned_session(*model, {host_.get(), &sim});
+    const auto unpinned = session(*model, {host_.get(), &plain}, {0, {}, 0, Streaming::always});
+    for (int round = 0; round < 4; ++round) {
+      s->truncate(0);
+      unpinned->truncate(0);
+      EXPECT_EQ(logits(*s), logits(*unpinned)) << round;
+      if (round == 0) {
+        EXPECT_GT(sim.fetched_bytes(), 2 * sim.pinned_bytes_fetched());
+      }
+    }
+    const uint64_t fetched = sim.fetched_bytes(), pinned = sim.pinned_bytes_fetched();
+    decode_one(*s);
+    EXPECT_EQ(sim.fetched_bytes() - fetched, sim.pinned_bytes_fetched() - pinned);
+    EXPECT_EQ(s->executor().pinned_bytes(), s->placement().bytes.per_token.weights);
+    EXPECT_EQ(plain.pinned_bytes_fetched(), 0u);
+    s.reset();
+    EXPECT_EQ(sim.n_pinned(), 0u);
+  }
+}
+
+TEST_F(PinnedStream, GoesOnWithoutWhereTheSystemRefuses) {
+  const std::vector<float> expected = cpu_logits(*dense_);
+  for (const int64_t n : {0, 1, 5}) {
+    test::SimDevice sim({.fail_pin = n});
+    const auto s = pinned_session(*dense_, {host_.get(), &sim});
+    for (int round = 0; round < 4; ++round) {
+      s->truncate(0);
+      EXPECT_EQ(logits(*s), expected) << n;
+    }
+    EXPECT_EQ(sim.n_pinned(), static_cast<size_t>(n));
+  }
+}
+
+// Each device its layers; what two sessions of a model stream.
+TEST_F(PinnedStream, SeveralDevicesAndSessions) {
+  test::SimDevice sim0({.name = "SIM0"}), sim1({.name = "SIM1"}), other({});
+  const std::vector<float> expected = cpu_logits(*moe_);
+  const auto s = pinned_session(*moe_, {host_.get(), &sim0, &sim1});
+  auto beside = pinned_session(*moe_, {host_.get(), &other});
+  for (int round = 0; round < 4; ++round) {
+    for (Session* each : {s.get(), beside.get()}) {
+      each->truncate(0);
+      EXPECT_EQ(logits(*each), expected) << round;
+    }
+    if (round == 2) beside = pinned_session(*moe_, {host_.get(), &other});
+  }
+  EXPECT_GT(sim0.n_pinned(), 0u);
+  EXPECT_GT(sim1.n_pinned(), 0u);
+}
+
+// What is moved to memory while the CPU computes with it stays what it was: prompts stream, the CPU decodes.
+TEST_F(PinnedStream, TheCpuComputesWithWhatIsPinned) {
+  test::SimDevice sim({.copy_bytes_per_s = 6e8});
+  const std::vector<Device*> devices{host_.get(), &sim};
+  EngineOptions o = options();
+  o.placement = place(dense_->architecture(), dense_->weights(), devices, {}, {2, {}, 0, Streaming::prefill});
+  o.placement.pins_streamed = true;
+  Session s(*dense_, devices, o);
+  const std::vector<float> expected = cpu_logits(*dense_);
+  for (int round = 0; round < 6; ++round) {
+    s.truncate(0);
+    EXPECT_EQ(logits(s), expected) << round;
+  }
+  EXPECT_GT(sim.pinned_bytes_fetched(), 0u);
+  EXPECT_EQ(cpu_logits(*dense_), expected);
+}
+
 // ---- Time ----
 
 // A decoded token in simulated time: computing a layer takes compute_s, and copying its weights copy_s.
@@ -185,18 +269,21 @@ TEST_F(StreamTime, CopiesOverlapWithComputing) {
 
 // The planner's prediction against the simulated time of execution, for every placement.
 TEST_F(StreamTime, MatchesThePrediction) {
-  const std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
-                                       {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
+  std::vector<DeviceRates> rates{{1e12, 1e15, 1e12, 0, 0},
+                                 {2e9, 1e12, 4e7, 1e-6, 1e-7}};  // the host takes no time
+  rates[1].pinned_bytes_per_s = 9e7;
   for (const Model* model : {dense_.get(), moe_.get()}) {
     for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
       for (int64_t n_gpu_layers : {1, 4, 9}) {
-        for (const bool prefetched : {false, true}) {
+        for (const auto& [prefetched, pinned] :
+             {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
           SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +
-                       (prefetched ? " cache prefetched" : ""));
+                       (prefetched ? " cache prefetched" : "") + (pinned ? " pinned" : ""));
           StepLoad load;
           KvConfig kv;
           kv.n_ctx = 128;
           test::SimDevice sim({.times = {.bus_bytes_per_s = rates[1].bus_bytes_per_s,
+                                         .pinned_bytes_per_s = rates[1].pinned_bytes_per_s,
                                          .run_s = [&](const Segment& segment, const StepShape& shape) {
                                            double seconds = rates[1].stage_s;
                                            for (int32_t i : segment.nodes) {
@@ -209,11 +296,13 @@ TEST_F(StreamTime, MatchesThePrediction) {
                                            return seconds;
                                          }}});
           const std::vector<Device*> devices{host_.get(), &sim};
-          const auto s =
-              session(*model, devices,
-                      {n_gpu_layers, prefetched ? CacheChoice(PrefetchedCache{}) : CacheBesideLayers{}, 0,
-                       streaming});
-          for (int i = 0; i < 3; ++i) decode_one(*s);
+          EngineOptions o = options();
+          o.placement = place(model->architecture(), model->weights(), devices, {},
+                              {n_gpu_layers, prefetched ? CacheChoice(PrefetchedCache{}) : CacheBesideLayers{},
+                               0, streaming});
+          o.placement.pins_streamed = pinned;
+          const auto s = std::make_unique<Session>(*model, devices, o);
+          for (int i = 0; i < (pinned ? 12 : 3); ++i) decode_one(*s);
           load.n_past = s->n_past();
           const double before = sim.host_s();
           decode_one(*s);

@@ -1,19 +1,40 @@
 // Fetching weights while other work runs, and copying results out early: waits, resulting memory, and
 // failures.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <deque>
+#include <new>
 
 #include "base/error.h"
 #include "gguf/quants.h"
 #include "gpu/harness.h"
 #ifdef TANDEM_EMULATED_GPU
 #include "emulated/faults.h"
+#include "emulated/gpu.h"
 #endif
 
 namespace tandem::gpu_test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
+
+// Of whole pages.
+class Memory {
+ public:
+  explicit Memory(size_t n_bytes) : n_bytes_(n_bytes) {
+    address_ = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Memory() { munmap(address_, n_bytes_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* begin() const { return static_cast<std::byte*>(address_); }
+
+ private:
+  void* address_;
+  size_t n_bytes_;
+};
 
 class GpuFetch : public GpuTest {
  protected:
@@ -219,7 +240,74 @@ TEST_F(GpuFetch, AnEarlyCopyOutHasArrivedAfterTheWait) {
   device_->free(slot);
 }
 
+// Weights in a page-locked range, beside it, and half in it; in memory that was locked in two parts.
+TEST_F(GpuFetch, PinnedMemoryIsFetchedAsAnyOther) {
+  Memory memory(24 * kMiB);
+  const std::vector<std::byte> bytes = random_bytes(24 * kMiB);
+  std::copy(bytes.begin(), bytes.end(), memory.begin());
+  const auto part = [&](size_t first, size_t n) { return std::span<const std::byte>(memory.begin() + first, n); };
+  const auto a = device_->pin(part(0, 6 * kMiB + 100)), b = device_->pin(part(5 * kMiB, 8 * kMiB));
+  const auto again = device_->pin(part(kMiB, kMiB));
+  ASSERT_TRUE(a && b && again);
+  for (DType dtype : {DType::F32, DType::Q4_K, DType::Q8_0, DType::F16}) {
+    for (const size_t first : {size_t{0}, 4 * kMiB + 64, 12 * kMiB, 14 * kMiB}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " at " + std::to_string(first));
+      Weight weight{"w", dtype, 1, 0, 1024};
+      weight.n_rows = static_cast<int64_t>(7 * kMiB / row_bytes(dtype, 1024));
+      weight.data = memory.begin() + first;
+      const size_t n = device_->weight_bytes(weight);
+      const DevicePtr fetched = zeros(n), uploaded = zeros(n);
+      device_->upload(uploaded, weight);
 #ifdef TANDEM_EMULATED_GPU
+      const auto before = emulator::counts();
+#endif
+      for (int i = 0; i < 3; ++i) device_->join(device_->fetch(fetched, weight, device_->record()));
+      EXPECT_TRUE(bytes_at(fetched, n) == bytes_at(uploaded, n));
+#ifdef TANDEM_EMULATED_GPU
+      const bool is_all_pinned = first < 6 * kMiB;
+      EXPECT_EQ((emulator::counts() - before).bytes_from_registered,
+                is_all_pinned ? 3 * static_cast<int64_t>(weight.n_bytes()) : 0);
+#endif
+      device_->free(fetched);
+      device_->free(uploaded);
+    }
+  }
+}
+
+// Unlocked while fetches from there are on their way, which the driver would not forgive.
+TEST_F(GpuFetch, WhoeverLetsGoOfPinnedMemoryLastWaitsForCopies) {
+  Memory memory(20 * kMiB);
+  const std::vector<std::byte> bytes = random_bytes(20 * kMiB);
+  std::copy(bytes.begin(), bytes.end(), memory.begin());
+  Weight weight{"w", DType::F32, 1, 1, static_cast<int64_t>(bytes.size() / sizeof(float)), memory.begin()};
+  const DevicePtr to = device_->alloc(bytes.size());
+  for (int i = 0; i < 20; ++i) {
+    auto first = device_->pin({memory.begin(), bytes.size()}), second = device_->pin({memory.begin(), 10 * kMiB});
+    ASSERT_TRUE(first && second);
+    const Event fetched = device_->fetch(to, weight, device_->record());
+    (i % 2 == 0 ? first : second).reset();
+    (i % 2 == 0 ? second : first).reset();
+    device_->join(fetched);
+    ASSERT_TRUE(bytes_at(to, bytes.size()) == bytes);
+  }
+#ifdef TANDEM_EMULATED_GPU
+  EXPECT_EQ(emulator::registered_bytes(), 0u);
+#endif
+  device_->free(to);
+}
+
+#ifdef TANDEM_EMULATED_GPU
+TEST_F(GpuFetch, WhereTheDriverRefusesToPinNothingStaysPinned) {
+  Memory memory(8 * kMiB);
+  const auto held = device_->pin({memory.begin() + 2 * kMiB, kMiB});
+  for (int64_t n = 0; n < 2; ++n) {  // before what is held, and behind it
+    emulator::fail_register(n);
+    EXPECT_FALSE(device_->pin({memory.begin(), 8 * kMiB}));
+    EXPECT_EQ(emulator::registered_bytes(), kMiB);
+  }
+  EXPECT_TRUE(device_->pin({memory.begin(), 8 * kMiB}));
+}
+
 TEST_F(GpuFetch, AFailureIsThrownOnceByTheWait) {
   const std::vector<std::byte> bytes = random_bytes(10 * kMiB);  // three pieces
   for (int64_t n = 0; n < 6; ++n) {

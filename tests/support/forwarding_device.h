@@ -35,6 +35,7 @@ class ForwardingDevice : public Device {
     return inner_->fetch(to, weight, after);
   }
   void join(Event fetched) override { inner_->join(fetched); }
+  std::shared_ptr<const void> pin(std::span<const std::byte> bytes) override { return inner_->pin(bytes); }
   std::unique_ptr<Executable> compile(const Segment& segment) override { return inner_->compile(segment); }
   void run(Executable& executable, const StepShape& shape) override { inner_->run(executable, shape); }
 

@@ -247,14 +247,31 @@ Event SimDevice::fetch(DevicePtr to, const Weight& weight, Event after) {
   copied_bytes_ += n_bytes;
   fetched_bytes_ += n_bytes;
   fetches_.s = std::max(fetches_.s, runs_.at[after]);
-  enqueue(fetches_, bus_s(n_bytes), [this, target, from = weight.data, n_bytes, after, fails] {
+  const bool pinned = is_pinned(weight.data, n_bytes);
+  pinned_fetched_ += pinned ? n_bytes : 0;
+  const double rate = options_.times.pinned_bytes_per_s,
+               seconds = pinned && rate > 0 ? static_cast<double>(n_bytes) / rate : bus_s(n_bytes);
+  enqueue(fetches_, seconds, [this, target, from = weight.data, n_bytes, after, fails] {
     block_until(runs_, after);
     if (fails) throw_error(ErrorCode::io, "{}: fetching {} bytes to the device failed", info_.name, n_bytes);
     copy(target, from, n_bytes);
   });
-  if (options_.times.traffic) options_.times.traffic->push_back({fetches_.s - bus_s(n_bytes), fetches_.s});
+  if (options_.times.traffic) options_.times.traffic->push_back({fetches_.s - seconds, fetches_.s});
   fetches_.at[fetches_.n_issued] = fetches_.s;
   return fetches_.n_issued;
+}
+
+bool SimDevice::is_pinned(const std::byte* begin, size_t n_bytes) const {
+  return std::ranges::any_of(pinned_, [&](const auto& range) {
+    return range.first <= begin && begin + n_bytes <= range.first + range.second;
+  });
+}
+
+std::shared_ptr<const void> SimDevice::pin(std::span<const std::byte> bytes) {
+  const int64_t n = n_pins_++;
+  if (options_.fail_pin >= 0 && n >= options_.fail_pin) return nullptr;
+  const auto pinned = pinned_.emplace(bytes.data(), bytes.size());
+  return {static_cast<const void*>(bytes.data()), [this, pinned](const void*) { pinned_.erase(pinned); }};
 }
 
 void SimDevice::check_unread(const std::byte* to, size_t n_bytes, Event after) const {

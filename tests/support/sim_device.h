@@ -33,6 +33,7 @@ struct SimTraffic {
 // Simulated time, in seconds. Devices that work together share the host's clock.
 struct SimTimes {
   double bus_bytes_per_s = 0;                                     // 0: copies take no time
+  double pinned_bytes_per_s = 0;                                  // fetches from pinned memory; 0: as all copies
   std::function<double(const Segment&, const StepShape&)> run_s;  // none: runs take no time
   double* host_s = nullptr;                                       // the host's clock; null: a separate clock
   std::vector<SimTraffic>* traffic = nullptr;                     // records every fetch
@@ -47,6 +48,7 @@ struct SimOptions {
   cpu::Isa isa = cpu::best_isa();
   int64_t fail_alloc = -1;  // the n-th alloc (from 0) throws Error(out_of_memory)
   int64_t fail_copy = -1;   // the n-th copy (in, out or fetch) throws Error(io) at the next wait
+  int64_t fail_pin = -1;    // the n-th range and all later ones are not pinned
   int64_t fail_run = -1;    // the n-th run throws Error(out_of_memory) at the next wait
   int64_t hang_run = -1;    // the n-th run does not end before release()
   SimTimes times;
@@ -76,6 +78,7 @@ class SimDevice final : public Device {
   SideQueue* side_queue() override { return &side_; }
   Event fetch(DevicePtr to, const Weight& weight, Event after) override;
   void join(Event fetched) override;
+  std::shared_ptr<const void> pin(std::span<const std::byte> bytes) override;
   std::unique_ptr<Executable> compile(const Segment& segment) override;
   void run(Executable& executable, const StepShape& shape) override;
 
@@ -90,7 +93,9 @@ class SimDevice final : public Device {
   int64_t n_side_copies() const { return n_side_copies_; }  // of those, in the side queue
   uint64_t copied_bytes() const { return copied_bytes_; }
   uint64_t fetched_bytes() const { return fetched_bytes_; }  // of those, fetched
-  double host_s() const { return *host_s_; }                 // simulated
+  uint64_t pinned_bytes_fetched() const { return pinned_fetched_; }  // of those, from pinned memory
+  size_t n_pinned() const { return pinned_.size(); }                 // ranges
+  double host_s() const { return *host_s_; }                         // simulated
 
  private:
   struct Allocation {
@@ -139,6 +144,7 @@ class SimDevice final : public Device {
   void copy(void* to, const void* from, size_t n_bytes);
   void check_unread(const std::byte* to, size_t n_bytes, Event after) const;
   double bus_s(size_t n_bytes) const;
+  bool is_pinned(const std::byte* begin, size_t n_bytes) const;
   void work_off(Order& order);
 
   SimOptions options_;
@@ -147,7 +153,9 @@ class SimDevice final : public Device {
   std::map<DevicePtr, Allocation> allocations_;
   size_t used_bytes_ = 0, peak_bytes_ = 0;
   int64_t n_allocs_ = 0, n_copies_ = 0, n_side_copies_ = 0, n_runs_ = 0;
-  uint64_t copied_bytes_ = 0, fetched_bytes_ = 0;
+  uint64_t copied_bytes_ = 0, fetched_bytes_ = 0, pinned_fetched_ = 0;
+  int64_t n_pins_ = 0;
+  std::multimap<const std::byte*, size_t> pinned_;  // bytes by begin
   struct Read {
     Event run;
     const std::byte* begin;

@@ -97,6 +97,14 @@ TEST(GpuOptions, GpuRows) {
   }
 }
 
+TEST(GpuOptions, PinWeights) {
+  EXPECT_EQ(parse({}).engine.offload.pin, Toggle::automatic);
+  EXPECT_EQ(parse({"--pin-weights", "auto"}).engine.offload.pin, Toggle::automatic);
+  EXPECT_EQ(parse({"--pin-weights"}).engine.offload.pin, Toggle::on);
+  EXPECT_EQ(parse({"--pin-weights", "off"}).engine.offload.pin, Toggle::off);
+  EXPECT_THROW(parse({"--pin-weights=some"}), Error);
+}
+
 TEST(GpuOptions, Budgets) {
   EXPECT_FALSE(parse({}).engine.offload.budgets.max_vram);
   EXPECT_EQ(parse({"--max-vram", "8GiB"}).engine.offload.budgets.max_vram, size_t{8} << 30);

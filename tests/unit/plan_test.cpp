@@ -11,6 +11,7 @@
 #include "plan/imagined_device.h"
 #include "plan/node_work.h"
 #include "plan/session_plan.h"
+#include "support/metered_host.h"
 #include "support/phi_like.h"
 #include "tools/synth/shape_model.h"
 
@@ -263,6 +264,32 @@ TEST_F(Planner, DividesRowsIfTheCpuLeavesBandwidthToTheBus) {
   flags_ = {};
   flags_.stream = Toggle::on;
   EXPECT_EQ(best(few_cores, 20).rows_decode, 1);
+}
+
+// What is streamed counts at the pace of page-locked memory where it will be locked: asked for, or all fits in memory.
+TEST_F(Planner, StreamedWeightsAreFasterFromPinnedMemory) {
+  DeviceRates rates = kGpu;
+  rates.bus_bytes_per_s = 4 * kGiga;
+  rates.pinned_bytes_per_s = 10 * kGiga;
+  gpu(1, rates);
+  flags_.n_gpu_layers = 0;
+  flags_.stream = Toggle::on;
+  flags_.gpu_rows = 1;
+  flags_.disk = Toggle::off;
+  const auto best = [&](Toggle pin) {
+    flags_.pin = pin;
+    return plan_session(request(512)).front().fit;
+  };
+  const Fit automatic = best(Toggle::automatic), never = best(Toggle::off);
+  EXPECT_TRUE(automatic.placement.pins_streamed);
+  EXPECT_FALSE(never.placement.pins_streamed);
+  EXPECT_NEAR(automatic.speed.decode_tokens_per_s / never.speed.decode_tokens_per_s, 2.5, 0.1);
+  EXPECT_GT(automatic.speed.prefill_tokens_per_s, 1.5 * never.speed.prefill_tokens_per_s);
+  EXPECT_EQ(device_needs(automatic, 0), device_needs(never, 0));  // in the place of the file's pages
+  const test::MeteredHost small({.memory_bytes = device_needs(automatic, 0)});
+  devices_ = {&small, gpu_.get()};
+  EXPECT_FALSE(best(Toggle::automatic).placement.pins_streamed);
+  EXPECT_TRUE(best(Toggle::on).placement.pins_streamed);
 }
 
 // A CPU that saturates its memory with one sequence is bound by computing with many.

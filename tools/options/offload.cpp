@@ -147,6 +147,11 @@ void add_stream_options(CLI::App& app, OffloadOptions& f) {
          "auto, if predicted to be faster",
          [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
       .group(kGpuGroup);
+  bare_choice(app, "--pin-weights", "on|off|auto", "on",
+              "after a few steps, move streamed weights to page-locked memory, from where they are streamed faster "
+              "(default: auto, if all that the host holds fits in its memory)",
+              [&f](const std::string& value) { f.pin = parse_toggle("--pin-weights", value); })
+      .group(kGpuGroup);
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {
            f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100);

@@ -36,6 +36,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::cpu_offload_gib: return "--cpu-offload-gb";
     case Setting::expert_cache: return "--expert-cache";
     case Setting::gpu_rows: return "--gpu-rows";
+    case Setting::pin: return "--pin-weights";
     case Setting::disk: return "--disk-tier";
     case Setting::max_vram: return "--max-vram";
     case Setting::max_ram: return "--max-ram";

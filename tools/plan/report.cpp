@@ -284,6 +284,8 @@ std::string plan_text(const PlanReport& r) {
     text += format("{}: reads {:.1f} GB/s, {:.2f} Tops/s", t.name, t.rates.read_bytes_per_s / 1e9,
                    t.rates.ops_per_s / 1e12);
     if (t.is_gpu) text += format(", bus {:.1f} GB/s", t.rates.bus_bytes_per_s / 1e9);
+    if (t.is_gpu && t.rates.pinned_bytes_per_s > 0)
+      text += format(" ({:.1f} from page-locked memory)", t.rates.pinned_bytes_per_s / 1e9);
     if (t.rates.peer_bytes_per_s > 0 && r.tiers.size() > 2)
       text += format(", sums over GPUs {:.1f} GB/s", t.rates.peer_bytes_per_s / 1e9);
     text += "\n";
@@ -352,6 +354,7 @@ std::string plan_json(const PlanReport& r) {
                              {"attention_ops_per_s", rate_json(t.rates.attention_ops_per_s)},
                              {"single_attention_ops_per_s", rate_json(t.rates.single_attention_ops_per_s)},
                              {"bus_bytes_per_s", t.is_gpu ? Json(t.rates.bus_bytes_per_s) : Json(nullptr)},
+                             {"pinned_bytes_per_s", rate_json(t.rates.pinned_bytes_per_s)},
                              {"peer_bytes_per_s", rate_json(t.rates.peer_bytes_per_s)}});
   }
   const Footprint& best = r.plans[0].fit.bytes;

@@ -11,6 +11,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorNotReady = 600,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
@@ -22,7 +23,8 @@ enum {
   cudaStreamNonBlocking = 1,
   cudaEventBlockingSync = 1,
   cudaEventDisableTiming = 2,
-  cudaHostAllocDefault = 0
+  cudaHostAllocDefault = 0,
+  cudaHostRegisterPortable = 1
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -62,6 +64,7 @@ struct cudaLaunchConfig_t {
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
@@ -73,6 +76,8 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes);
 cudaError_t cudaFree(void* address);
 cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* address);
+cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* address);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
