@@ -77,8 +77,8 @@ void Runtime::build() {
                                          options_.expert_policy ? options_.expert_policy : usual_cache_policy,
                                          collectives_for(options_, fit_.placement, devices_),
                                          cache_->spill() ? cache_->spill()->reader() : nullptr);
-  if (fit_.placement.pins_streamed) {
-    executor_->pin_streamed([this](std::span<const std::byte> bytes) { return model_.file().hold(bytes); });
+  if (fit_.placement.pins_fetched) {
+    executor_->pin_weights([this](std::span<const std::byte> bytes) { return model_.file().hold(bytes); });
   }
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());

@@ -235,7 +235,14 @@ void Executor::run(Program& built, const StepInputs& inputs) {
   }
 }
 
+void Executor::pin_weights(HoldBytes hold) {
+  pinned_.emplace(std::move(hold));
+  stream_.pin(*pinned_);
+  cache_->pin(*pinned_);
+}
+
 void Executor::begin_step(const Program& program, const StepInputs& inputs) {
+  if (pinned_) pinned_->begin_step();
   const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
   stream_.use(groups, program.groups_);
   queue_.begin(groups);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -60,8 +61,8 @@ class Executor {
   // To the stages before and after, for graphs that receive or send; outlives the executor.
   void connect(StageLink& link) { link_ = &link; }
 
-  // Page-locks streamed weights where that pays (pinned_weights.h).
-  void pin_streamed(HoldBytes hold) { stream_.pin(std::move(hold)); }
+  // Page-locks weights that are fetched from host memory where that pays (pinned_weights.h).
+  void pin_weights(HoldBytes hold);
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
   // support.
@@ -85,7 +86,7 @@ class Executor {
   // read from disk.
   size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
-  size_t pinned_bytes() const { return stream_.pinned_bytes(); }  // of streamed weights
+  size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }  // of weights that were page-locked
   uint64_t disk_bytes() const;
   // To call when blocks of caches on disk have been written.
   void forget_spilled() { kv_stream_.forget(); }
@@ -138,6 +139,7 @@ class Executor {
   StageLink* link_ = nullptr;
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
+  std::optional<PinnedWeights> pinned_;
   WeightResidency residency_;
   std::unique_ptr<DiskReader> reader_;
   DiskStream disk_;

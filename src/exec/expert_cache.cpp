@@ -332,6 +332,8 @@ void ExpertCache::fetch(Layer& layer, Slot& slot, int32_t expert, Event after) {
   for (size_t i = 0; i < singles.size(); ++i) {
     const size_t n_bytes = layer.device->weight_bytes(singles[i]);
     const DevicePtr to = layer.bases[i] + static_cast<size_t>(index) * n_bytes;
+    if (pinned_ && !layer.in.on_disk)
+      pinned_->fetching(*layer.device, *layer.in.weights[i].whole, singles[i].n_bytes());
     slot.fetched = layer.device->fetch(to, singles[i], after);
     if (layer.in.on_disk) loans_.fetches(slot.fetched);
     counts_.fetched_bytes += n_bytes;

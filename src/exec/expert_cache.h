@@ -25,6 +25,7 @@
 #include "exec/expert_loans.h"
 #include "exec/expert_store.h"
 #include "exec/expert_use.h"
+#include "exec/pinned_weights.h"
 
 namespace tandem {
 
@@ -51,6 +52,8 @@ class ExpertCache final : public ExpertSlots, public ExpertBorrower {
   // Calls fn at every find() of a layer that is not on disk; of the others, the store tells.
   using Watcher = ExpertStore::Watcher;
   void watch(Watcher fn) { watcher_ = std::move(fn); }
+  // From now on the weights of experts in host memory are page-locked where that pays; outlives the cache.
+  void pin(PinnedWeights& pinned) { pinned_ = &pinned; }
 
   size_t n_layers() const { return layers_.size(); }
   const ExpertCacheCounts& counts() const { return counts_; }  // since the cache was made
@@ -117,6 +120,7 @@ class ExpertCache final : public ExpertSlots, public ExpertBorrower {
   ExpertCacheCounts counts_;
   ExpertUse use_;
   Watcher watcher_;
+  PinnedWeights* pinned_ = nullptr;
   std::exception_ptr error_;
 };
 

@@ -149,7 +149,7 @@ class Partitioner {
       group = find_group(device, node.layer);
       StreamGroup& found = result_.groups[*group];
       found.on_disk |= placement_.on_disk(*graph_.tensor(id).weight);
-      found.pinned = placement_.pins_streamed && !found.on_disk;
+      found.pinned = placement_.pins_fetched && !found.on_disk;
       std::vector<TensorId>& weights = found.weights;
       if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
     }

@@ -11,12 +11,14 @@ void PinnedWeights::begin_step() {
   left_ = std::max(kStepBytes, std::exchange(step_bytes_, 0) / kStepParts);
 }
 
-void PinnedWeights::fetching(Device& device, const Weight& weight) {
-  const size_t n_bytes = weight.n_bytes();
-  step_bytes_ += n_bytes;
+void PinnedWeights::fetching(Device& device, const Weight& weight, size_t fetched_bytes) {
+  step_bytes_ += fetched_bytes;
   if (refused_) return;
+  const size_t n_bytes = weight.n_bytes();
   Known& known = known_[{&device, {weight.data, n_bytes}}];
-  if (known.pinned || known.n_fetches++ < kFetchesBefore || left_ == 0) return;
+  if (known.pinned) return;
+  known.fetched_bytes += fetched_bytes;
+  if (known.fetched_bytes <= kFetchesBefore * n_bytes || left_ == 0) return;
   left_ -= std::min(left_, n_bytes);
   const std::span<const std::byte> bytes(weight.data, n_bytes);
   if (hold_(bytes)) known.pinned = device.pin(bytes);

@@ -1,7 +1,7 @@
-// PinnedWeights: streamed weights that are brought to GPUs again and again move to page-locked memory, from where the bus reads
-// them without a copy by the CPU: that takes half of the time or less, and a third of the host memory's bandwidth. Moving them costs
-// as much as some fetches, so it begins with those that have been fetched a few times, and is spread over steps. They stay at
-// their addresses, and the CPU goes on computing with them.
+// PinnedWeights: weights that are brought to GPUs again and again, streamed ones and experts, move to page-locked memory, from
+// where the bus reads them without a copy by the CPU: that takes half of the time or less, and a third of the host memory's
+// bandwidth. Moving them costs as much as some fetches, so it begins with those of which a few times their size has been
+// fetched, and is spread over steps. They stay at their addresses, and the CPU goes on computing with them.
 //
 // One thread. Weights keep their addresses for as long as this lives.
 #pragma once
@@ -24,19 +24,20 @@ class PinnedWeights {
   explicit PinnedWeights(HoldBytes hold) : hold_(std::move(hold)) {}
 
   void begin_step();
-  // A weight, or a part of one, is about to be fetched from host memory to a device.
-  void fetching(Device& device, const Weight& weight);
+  // A weight in host memory, or n_bytes of it, are about to be fetched to a device.
+  void fetching(Device& device, const Weight& weight) { fetching(device, weight, weight.n_bytes()); }
+  void fetching(Device& device, const Weight& weight, size_t n_bytes);
 
   size_t n_bytes() const { return n_bytes_; }  // pinned, counted once for each device
 
-  // Fetches of a weight before it is moved: it costs as much as a few.
-  static constexpr int kFetchesBefore = 4;
+  // How many times the bytes of a weight are fetched before it is moved, which costs as much as a few fetches.
+  static constexpr size_t kFetchesBefore = 4;
   // Of what a step fetches, the part that may be moved in a step; and bytes that may be in any.
   static constexpr size_t kStepParts = 8, kStepBytes = size_t{256} << 20;
 
  private:
   struct Known {
-    int n_fetches = 0;
+    size_t fetched_bytes = 0;
     std::shared_ptr<const void> pinned;
   };
   HoldBytes hold_;

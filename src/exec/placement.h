@@ -44,7 +44,7 @@ struct Placement {
   size_t n_stream_slots = 2;                    // stream slots on each device that layers are streamed to
   size_t n_disk_slots = 2;                      // host slots for layers read from disk
   std::optional<TensorParallel> parallel = {};  // none: a layer's op runs on one device
-  bool pins_streamed = false;  // streamed weights in host memory are page-locked after some steps (pinned_weights.h)
+  bool pins_fetched = false;  // weights that are fetched from host memory are page-locked after a while (pinned_weights.h)
   size_t n_expert_bytes = 0;  // host memory for chosen experts; the least that works if that is more
   // Nodes with these weights run on these devices, regardless of the homes.
   std::unordered_map<const Weight*, DeviceId> overrides;

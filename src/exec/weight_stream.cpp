@@ -69,7 +69,6 @@ void WeightStream::reserve(DeviceId device, const SlotNeeds& needs) {
 void WeightStream::use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights) {
   groups_ = groups;
   weights_ = weights;
-  if (pinned_) pinned_->begin_step();
 }
 
 WeightStream::Slot& WeightStream::slot_of(size_t g) {

@@ -5,7 +5,6 @@
 // fetched again. Weights on disk come from the host slots of a DiskStream.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,10 +47,9 @@ class WeightStream final : public GroupSlots {
   size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
   // From now on weights in host memory are page-locked where that pays.
-  void pin(HoldBytes hold) { pinned_.emplace(std::move(hold)); }
-  size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }
+  void pin(PinnedWeights& pinned) { pinned_ = &pinned; }
 
-  // Sets the groups that the functions below refer to, for a step. Both spans must stay valid until the next use().
+  // Sets the groups that the functions below refer to. Both spans must stay valid until the next use().
   void use(std::span<const StreamGroup> groups, std::span<const GroupWeights> weights);
   bool holds(size_t group) override;
   bool is_read(size_t group) override;
@@ -90,7 +88,7 @@ class WeightStream final : public GroupSlots {
   std::span<const StreamGroup> groups_;
   std::span<const GroupWeights> weights_;
   std::vector<Slots> slots_;  // [device]
-  std::optional<PinnedWeights> pinned_;
+  PinnedWeights* pinned_ = nullptr;
   uint64_t fetched_bytes_ = 0;
 };
 

@@ -333,8 +333,8 @@ std::string explain(const FitRequest& r, const Fit& fit) {
                    fit.bytes.expert_slots > 0 ? ", and of experts the chosen ones" : "");
   }
   if (fit.bytes.expert_slots > 0) text += "chosen experts: " + experts_text(r, fit) + "\n";
-  if (const std::string cached = cached_experts_text(r, fit); !cached.empty())
-    text += "experts on GPUs: " + cached + "\n";
+  const std::string cached = cached_experts_text(r, fit);
+  if (!cached.empty()) text += "experts on GPUs: " + cached + "\n";
   text += format(
       "bus, per decoded token: {} bytes of activations in {} copies, {} of logits, {} of step inputs and "
       "{} "
@@ -366,8 +366,9 @@ std::string explain(const FitRequest& r, const Fit& fit) {
       return held && streamed_to(*held, kind);
     });
   };
-  if (fit.placement.pins_streamed && (any_streams(StepKind::prefill) || any_streams(StepKind::decode)))
-    text += "streamed weights: page-locked in host memory after a few steps\n";
+  if (fit.placement.pins_fetched &&
+      (any_streams(StepKind::prefill) || any_streams(StepKind::decode) || !cached.empty()))
+    text += "weights in host memory that are fetched often: page-locked after some steps\n";
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);

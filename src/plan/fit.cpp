@@ -501,7 +501,7 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   if (placement.parallel) divide_caches(placement, *r.graphs.front());
   std::vector<std::string> list = fall_back(r, placement);
   spill_caches(placement, r.kv);
-  placement.pins_streamed = r.options.pin != Toggle::off;
+  placement.pins_fetched = r.options.pin != Toggle::off;
   if (reasons) *reasons = std::move(list);
   return placement;
 }
@@ -531,7 +531,7 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
   if (r.options.pin == Toggle::automatic && device_needs(result, 0) > ram_before_disk(r))
-    result.placement.pins_streamed = false;
+    result.placement.pins_fetched = false;
   return result;
 }
 

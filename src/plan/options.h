@@ -100,7 +100,7 @@ struct OffloadOptions {
   // Of the matrices in host memory, the share of rows that GPUs compute while the CPU computes the others;
   // 1: no division.
   std::optional<double> gpu_rows;
-  // Page-lock streamed weights after some steps (exec/pinned_weights.h). automatic: if all that the host needs fits in its memory.
+  // Page-lock weights that GPUs fetch often (exec/pinned_weights.h). automatic: if all that the host needs fits in its memory.
   Toggle pin = Toggle::automatic;
   Budgets budgets;
   std::shared_ptr<const ExpertUse> expert_use;  // of earlier runs; null: not known

@@ -40,7 +40,7 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
       if (w && placement.streams(graph, node, *w))
         streamed += static_cast<double>(r.devices[d]->weight_bytes(*w));
     }
-    const double bus = std::min(r.rates[d].fetch_bytes_per_s(placement.pins_streamed), memory);
+    const double bus = std::min(r.rates[d].fetch_bytes_per_s(placement.pins_fetched), memory);
     s.stream += streamed / bus;
     const bool on_disk =
         streamed > 0 && std::holds_alternative<OnDisk>(*placement.matrices_home(node));  // not divided

@@ -491,5 +491,30 @@ TEST_F(ExpertsOnBoth, ThePlannerDoesNotStreamPastTheCache) {
   EXPECT_NE(streaming(kLayers * 3 * 64 * 96 * sizeof(float)), Streaming::always);
 }
 
+// Experts move to page-locked memory once a few times as much has been fetched of them.
+TEST_F(ExpertsOnBoth, ExpertsOftenFetchedArePinned) {
+  for (const int64_t fail : {-1, 2}) {
+    test::MeteredHost host;
+    test::SimDevice sim({.copy_bytes_per_s = 1e9, .fail_pin = fail});
+    EngineOptions o = placed({&host, &sim}, choice(1, 1.0));
+    o.placement.pins_fetched = true;
+    Session s(*model_, {&host, &sim}, o);
+    const size_t n_all = kLayers * kExperts * 3 * 64 * 96 * sizeof(float);
+    while (sim.fetched_bytes() < 8 * n_all) {  // some experts more often than others
+      s.truncate(0);
+      expect_near(logits(s), expected_);
+    }
+    const uint64_t fetched = sim.fetched_bytes(), pinned = sim.pinned_bytes_fetched();
+    s.truncate(0);
+    logits(s);
+    if (fail < 0) {
+      EXPECT_EQ(sim.pinned_bytes_fetched() - pinned, sim.fetched_bytes() - fetched);
+      EXPECT_GE(sim.n_pinned(), 3u);
+    } else {
+      EXPECT_EQ(sim.n_pinned(), 2u);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

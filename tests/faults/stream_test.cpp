@@ -138,7 +138,7 @@ class PinnedStream : public Stream {
   std::unique_ptr<Session> pinned_session(const Model& model, const std::vector<Device*>& devices) {
     EngineOptions o = options();
     o.placement = place(model.architecture(), model.weights(), devices, {}, {0, {}, 0, Streaming::always});
-    o.placement.pins_streamed = true;
+    o.placement.pins_fetched = true;
     return std::make_unique<Session>(model, devices, o);
   }
 };
@@ -203,7 +203,7 @@ TEST_F(PinnedStream, TheCpuComputesWithWhatIsPinned) {
   const std::vector<Device*> devices{host_.get(), &sim};
   EngineOptions o = options();
   o.placement = place(dense_->architecture(), dense_->weights(), devices, {}, {2, {}, 0, Streaming::prefill});
-  o.placement.pins_streamed = true;
+  o.placement.pins_fetched = true;
   Session s(*dense_, devices, o);
   const std::vector<float> expected = cpu_logits(*dense_);
   for (int round = 0; round < 6; ++round) {
@@ -300,7 +300,7 @@ TEST_F(StreamTime, MatchesThePrediction) {
           o.placement = place(model->architecture(), model->weights(), devices, {},
                               {n_gpu_layers, prefetched ? CacheChoice(PrefetchedCache{}) : CacheBesideLayers{},
                                0, streaming});
-          o.placement.pins_streamed = pinned;
+          o.placement.pins_fetched = pinned;
           const auto s = std::make_unique<Session>(*model, devices, o);
           for (int i = 0; i < (pinned ? 12 : 3); ++i) decode_one(*s);
           load.n_past = s->n_past();

@@ -281,15 +281,15 @@ TEST_F(Planner, StreamedWeightsAreFasterFromPinnedMemory) {
     return plan_session(request(512)).front().fit;
   };
   const Fit automatic = best(Toggle::automatic), never = best(Toggle::off);
-  EXPECT_TRUE(automatic.placement.pins_streamed);
-  EXPECT_FALSE(never.placement.pins_streamed);
+  EXPECT_TRUE(automatic.placement.pins_fetched);
+  EXPECT_FALSE(never.placement.pins_fetched);
   EXPECT_NEAR(automatic.speed.decode_tokens_per_s / never.speed.decode_tokens_per_s, 2.5, 0.1);
   EXPECT_GT(automatic.speed.prefill_tokens_per_s, 1.5 * never.speed.prefill_tokens_per_s);
   EXPECT_EQ(device_needs(automatic, 0), device_needs(never, 0));  // in the place of the file's pages
   const test::MeteredHost small({.memory_bytes = device_needs(automatic, 0)});
   devices_ = {&small, gpu_.get()};
-  EXPECT_FALSE(best(Toggle::automatic).placement.pins_streamed);
-  EXPECT_TRUE(best(Toggle::on).placement.pins_streamed);
+  EXPECT_FALSE(best(Toggle::automatic).placement.pins_fetched);
+  EXPECT_TRUE(best(Toggle::on).placement.pins_fetched);
 }
 
 // A CPU that saturates its memory with one sequence is bound by computing with many.
