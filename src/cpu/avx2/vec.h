@@ -51,6 +51,10 @@ TANDEM_INLINE Vec times_power_of_2(Vec a, Vec n) {
   const __m256i g = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, first), bias), 23);
   return a * _mm256_castsi256_ps(f) * _mm256_castsi256_ps(g);
 }
+// n whole, -126 .. 0; a about 1, or NaN.
+TANDEM_INLINE Vec times_small_power_of_2(Vec a, Vec n) {
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
 
 TANDEM_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 TANDEM_INLINE Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN

@@ -25,59 +25,11 @@
 #pragma once
 
 #include "cpu/avx512/attention_formats.h"
-#include "cpu/simd/attention_few.h"
+#include "cpu/simd/attention_codes.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
-
-constexpr int64_t kGroup = 16;                // rows of adjacent memory that are read together
-constexpr int64_t kGroups = kPanel / kGroup;  // of a panel
-constexpr int kQueriesOfValues = 4;           // with 4 vectors of sums each
-constexpr float kMaxCode = 32512.0f;          // 127 * 256: both bytes fit
-
-// The working memory.
-struct CodeWork {
-  int64_t n_q;  // queries, padded to a vector
-  int64_t blocks_k, blocks_v;
-  std::byte* q;               // [n_queries, blocks_k, 2, 32] high bytes, low bytes
-  float* q_scale;             // [n_queries, blocks_k]
-  int32_t* q_start;           // [n_queries, blocks_k] what takes off the bias
-  fp16_t* k_scales;           // [blocks_k, kPanel]
-  fp16_t* v_scales;           // [blocks_v, kPanel]
-  fp16_t* v_mins;             // likewise, of KIVI types
-  float* s;                   // [n_queries, kPanel] scores, then weights
-  float* sums;                // [n_queries, kLanes]
-  float *max, *sum, *factor;  // [n_q]
-  int32_t *lowest, *highest;  // [n_q] positions that a query sees
-  size_t bytes;
-
-  CodeWork(const AttentionCall& call, std::byte* scratch)
-      : n_q(whole_vecs(call.n_queries)), blocks_k(call.head_dim_k / QK), blocks_v(call.head_dim_v / QK) {
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
-    uintptr_t end = begin;
-    const auto take = [&](int64_t n_bytes) {
-      const uintptr_t piece = end;
-      end += static_cast<size_t>(n_bytes + 63) / 64 * 64;
-      return piece;
-    };
-    const int64_t n = call.n_queries;
-    q = reinterpret_cast<std::byte*>(take(n * blocks_k * 2 * QK));
-    q_scale = reinterpret_cast<float*>(take(n * blocks_k * 4));
-    q_start = reinterpret_cast<int32_t*>(take(n * blocks_k * 4));
-    k_scales = reinterpret_cast<fp16_t*>(take(blocks_k * kPanel * 2));
-    v_scales = reinterpret_cast<fp16_t*>(take(blocks_v * kPanel * 2));
-    v_mins = reinterpret_cast<fp16_t*>(take(is_kivi(call.v_dtype) ? blocks_v * kPanel * 2 : 0));
-    s = reinterpret_cast<float*>(take(n * kPanel * 4));
-    sums = reinterpret_cast<float*>(take(n * kLanes * 4));
-    max = reinterpret_cast<float*>(take(n_q * 4));
-    sum = reinterpret_cast<float*>(take(n_q * 4));
-    factor = reinterpret_cast<float*>(take(n_q * 4));
-    lowest = reinterpret_cast<int32_t*>(take(n_q * 4));
-    highest = reinterpret_cast<int32_t*>(take(n_q * 4));
-    bytes = end - begin;
-  }
-};
 
 // Greatest magnitude of the lanes; NaN, if there is one, because its bits are greater than infinity's.
 TANDEM_INLINE float magnitude_or_nan(__m512i max_of_bits) {
@@ -90,7 +42,7 @@ TANDEM_INLINE __m512i magnitude_bits(Vec v) {
   return _mm512_castps_si512(vabs(v));
 }
 
-void encode_queries(const AttentionCall& call, const CodeWork& w, int bias) {
+void encode_queries(const AttentionCall& call, const CodeWork& w, const CodeFns& keys) {
   for (int64_t i = 0; i < call.n_queries * w.blocks_k; ++i) {
     const float* from = call.q[i / w.blocks_k] + i % w.blocks_k * QK;
     const Vec a = load(from) * set1(call.scale), b = load(from + kLanes) * set1(call.scale);
@@ -104,44 +56,9 @@ void encode_queries(const AttentionCall& call, const CodeWork& w, int bias) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + QK + 16 * h), _mm512_cvtepi32_epi8(codes[h]));
     }
     w.q_scale[i] = scale;
-    w.q_start[i] = -bias * _mm512_reduce_add_epi32(_mm512_add_epi32(codes[0], codes[1]));
+    w.q_start[i] = -keys.bias * _mm512_reduce_add_epi32(_mm512_add_epi32(codes[0], codes[1]));
   }
 }
-
-// A panel's rows of one of the two pools: groups of 16 adjacent ones.
-struct CodeRows {
-  const std::byte* groups[kGroups];
-  int64_t n_groups;
-  size_t row_bytes;
-
-  CodeRows() = default;
-  CodeRows(const CacheRows& cache, int64_t first, int64_t n)
-      : n_groups((n + kGroup - 1) / kGroup), row_bytes(cache.row_bytes) {
-    for (int64_t g = 0; g < n_groups; ++g) groups[g] = cache.row(first + g * kGroup);
-  }
-
-  // Prefetches the part-th of n_parts of a group.
-  TANDEM_INLINE void fetch_part(int64_t group, int64_t part, int64_t n_parts) const {
-    if (group >= n_groups) return;
-    const size_t n = (kGroup * row_bytes + static_cast<size_t>(n_parts) - 1) / static_cast<size_t>(n_parts);
-    fetch(groups[group] + static_cast<size_t>(part) * n, n);
-  }
-
-  // Copies the scales of all rows: to[block, position]. They are `at` bytes behind their block's first.
-  void collect_scales(int64_t n_blocks, size_t block_bytes, fp16_t* to, size_t at = 0) const {
-    for (int64_t g = 0; g < n_groups; ++g) {
-      for (int64_t b = 0; b < n_blocks; ++b) {
-        const std::byte* from = groups[g] + static_cast<size_t>(b) * block_bytes + at;
-        fp16_t* scales = to + b * kPanel + g * kGroup;
-#pragma GCC unroll 16
-        for (int64_t i = 0; i < kGroup; ++i) {
-          memcpy(scales + i, from, sizeof(fp16_t));
-          from += row_bytes;
-        }
-      }
-    }
-  }
-};
 
 TANDEM_INLINE __m512i broadcast_4(const std::byte* p) {
   int32_t word;
@@ -186,46 +103,18 @@ void dot_block(const CodeWork& w, const CodeRows& keys, int64_t n_queries, int64
 
 template <class Codes>
 void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, int64_t n_queries) {
+  const Scales scales{keys, w.blocks_k, Codes::kBytes, w.k_scales};
   zero(w.s, n_queries * kPanel);
+  scales.copy(0);
+  scales.copy(1);
   for (int64_t g = 0; g < keys.n_groups; g += 2) {
+    scales.copy(g + 2);
+    scales.copy(g + 3);
     for (int64_t b = 0; b < w.blocks_k; ++b) {
-      next.fetch_part(g, b, w.blocks_k);
-      next.fetch_part(g + 1, b, w.blocks_k);
+      next.fetch_part<Codes::kBytes>(g, b);
+      next.fetch_part<Codes::kBytes>(g + 1, b);
       dot_block<Codes>(w, keys, n_queries, g, b);
     }
-  }
-}
-
-// Hides the scores of positions that a query does not see.
-void hide_unseen_scores(const CodeWork& w, int64_t n_queries, int64_t first) {
-  for (int64_t q = 0; q < n_queries; ++q) {
-    const IVec low = iset1(w.lowest[q]), high = iset1(w.highest[q]);
-    for (int64_t i = 0; i < kPanel; i += kLanes) {
-      float* s = w.s + q * kPanel + i;
-      store(s, select(between(low, iota(static_cast<int32_t>(first + i)), high), load(s), set1(kNothing)));
-    }
-  }
-}
-
-// Turns scores into weights and updates max, sums and factor.
-void softmax_scores(const CodeWork& w, int64_t n_queries) {
-  alignas(64) float m[kLanes], panel_max[kLanes];
-  store(panel_max, set1(kNothing));
-  for (int64_t q = 0; q < n_queries; ++q)
-    panel_max[q] = max_lanes(max_of_rows(w.s + q * kPanel, kLanes, kPanel / kLanes, set1(kNothing)));
-  const Vec old = load(w.max), max = vmax(load(panel_max), old), least = subtractable(max);
-  store(m, least);
-  store(w.max, max);
-  store(w.factor, vexp_bounded(old - least));
-  for (int64_t q = 0; q < n_queries; ++q) {
-    Vec sum = load(w.sums + q * kLanes) * set1(w.factor[q]);
-    for (int64_t i = 0; i < kPanel; i += kLanes) {
-      float* s = w.s + q * kPanel + i;
-      const Vec e = vexp_bounded(load(s) - set1(m[q]));
-      store(s, e);
-      sum = sum + e;
-    }
-    store(w.sums + q * kLanes, sum);
   }
 }
 
@@ -262,15 +151,6 @@ struct CodedWeights {
   }
 };
 
-// The sum of a query's weights of a panel times the minimums of block b.
-TANDEM_INLINE float weighted_mins(const CodeWork& w, int64_t q, int64_t b) {
-  Vec sum = set1(0.0f);
-#pragma GCC unroll 4
-  for (int64_t i = 0; i < kPanel; i += kLanes)
-    sum = fma(load(w.s + q * kPanel + i), load_f16(w.v_mins + b * kPanel + i), sum);
-  return sum_lanes(sum);
-}
-
 // acc = acc * factor + weights times values, for kQueries from the q-th on and block b of columns. kMins: every block of a row
 // has a minimum, too.
 template <class Codes, int kQueries, bool kMins>
@@ -287,7 +167,7 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& nex
     low[i][0] = low[i][1] = _mm512_set1_epi32(-Codes::kBias * weights[i].sum);
   }
   for (int64_t g = 0; g < values.n_groups; ++g) {
-    if (q == 0) next.fetch_part(g, b, w.blocks_v);
+    if (q == 0) next.fetch_part<Codes::kBytes>(g, b);
     const std::byte* block = values.groups[g] + static_cast<size_t>(b) * Codes::kBytes;
 #pragma GCC unroll 2
     for (int64_t half = 0; half < 2; ++half, block += 8 * values.row_bytes) {
@@ -327,8 +207,9 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& nex
 template <class Codes, bool kMins = false>
 void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& next,
                   const AttentionCall& call) {
+  Scales{values, w.blocks_v, Codes::kBytes, w.v_scales}.copy_panel();
   for (int64_t b = 0; b < w.blocks_v; ++b) {
-    for (int64_t q = 0; q < call.n_queries; q += kQueriesOfValues) {
+    for (int64_t q = 0; q < call.n_queries; q += kQueriesAtOnce) {
       float* acc = call.acc;
       switch (call.n_queries - q) {
         case 1: update_block<Codes, 1, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
@@ -340,67 +221,11 @@ void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& nex
   }
 }
 
-struct CodeFns {
-  int bias;
-  size_t block_bytes;
-  void (*dot)(const CodeWork&, const CodeRows& keys, const CodeRows& next, int64_t n_queries);
-  void (*update)(const CodeWork&, const CodeRows& values, const CodeRows& next, const AttentionCall&);
-};
 template <class Codes>
 constexpr CodeFns kCodeFns{Codes::kBias, Codes::kBytes, dot_codes<Codes>, update_codes<Codes>};
 
 CodeFns code_fns(DType dtype) {
-  return dtype == DType::Q8_0 ? kCodeFns<CodesQ8> : kCodeFns<CodesQ4>;
-}
-
-bool takes_codes(const AttentionCall& call) {
-  const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
-  return coded(call.k_dtype) && (call.values_in_keys || coded(call.v_dtype)) &&
-         call.n_queries <= kFewQueries && call.block_size % kGroup == 0 && call.head_dim_v % QK == 0;
-}
-
-void attend_codes(const AttentionCall& call, std::byte* scratch) {
-  CodeWork w(call, scratch);
-  const Seen seen = find_seen(call, w);
-  const CodeFns k_fns = code_fns(call.k_dtype),
-                v_fns = code_fns(call.values_in_keys ? call.k_dtype : call.v_dtype);
-  const struct { int64_t ld_k, ld_v; } ld{call.head_dim_k, call.head_dim_v};
-  const CacheRows key_cache = keys_of(call, ld),
-                  value_cache = call.values_in_keys ? key_cache : values_of(call, ld);
-  zero(call.acc, call.n_queries * call.head_dim_v);
-  zero(w.sums, call.n_queries * kLanes);
-  encode_queries(call, w, k_fns.bias);
-  for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
-    const int64_t left = call.kv_end - first, n = lesser(left, kPanel), last = first + n - 1;
-    if (last < seen.any_from || first > seen.any_to) continue;
-    const int64_t n_next = lesser(left - n + call.kv_then, kPanel);
-    const CodeRows keys(key_cache, first, n), values(value_cache, first, n);
-    const CodeRows next_keys(key_cache, first + n, n_next),
-        next_values(value_cache, first + n, call.values_in_keys ? 0 : n_next);
-    keys.collect_scales(w.blocks_k, k_fns.block_bytes, w.k_scales);
-    k_fns.dot(w, keys, next_keys, call.n_queries);
-    if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
-    if (first < seen.all_from || last > seen.all_to || n < kPanel)
-      hide_unseen_scores(w, call.n_queries, first);
-    softmax_scores(w, call.n_queries);
-    values.collect_scales(w.blocks_v, v_fns.block_bytes, w.v_scales);
-    if (n < kPanel) {
-      for (int64_t b = 0; b < w.blocks_v; ++b)
-        memset(w.v_scales + b * kPanel + n, 0, static_cast<size_t>(kPanel - n) * sizeof(fp16_t));
-    }
-    v_fns.update(w, values, next_values, call);
-  }
-  for (int64_t q = 0; q < call.n_queries; ++q) {
-    call.sum[q] = sum_lanes(load(w.sums + q * kLanes));
-    call.max[q] = w.max[q];
-  }
-}
-
-size_t scratch_bytes_with_codes(const AttentionCall& call) {
-  AttentionCall few = call;
-  few.n_queries = call.n_queries < kFewQueries ? call.n_queries : kFewQueries;
-  const size_t floats = scratch_bytes(call), codes = takes_codes(few) ? CodeWork(few, nullptr).bytes : 0;
-  return floats < codes ? codes : floats;
+  return dtype == DType::Q8_0 ? kCodeFns<CodesQ8> : dtype == DType::Q4_0 ? kCodeFns<CodesQ4> : CodeFns{};
 }
 
 }  // namespace

@@ -98,8 +98,8 @@ void dot_groups(const AttentionCall& call, const CodeWork& w, const CodeRows& ke
         keys.groups[g] - 4 * call.head_dim_k;  // scales and minimums are before the codes
     begin_group(call, w, group, g * kGroup);
     for (int64_t b = 0; b < w.blocks_k; ++b) {
-      next.fetch_part(g, b, w.blocks_k);
-      next.fetch_part(g + 1, b, w.blocks_k);
+      next.fetch_part<Codes::kBytes>(g, b);
+      next.fetch_part<Codes::kBytes>(g + 1, b);
       dot_group<Codes>(w, keys, call.n_queries, g, b);
     }
   }
@@ -108,6 +108,7 @@ void dot_groups(const AttentionCall& call, const CodeWork& w, const CodeRows& ke
 // The codes of closed groups of keys.
 CodeRows code_rows(const AttentionCall& call, const CacheRows& cache, int64_t first, int64_t n) {
   CodeRows rows;
+  rows.n = n;
   rows.n_groups = (n + kGroup - 1) / kGroup;
   rows.row_bytes = static_cast<size_t>(call.head_dim_k / QK * 4 * cache.group_bits);
   for (int64_t g = 0; g < rows.n_groups; ++g) {
@@ -148,13 +149,7 @@ void attend_groups(const AttentionCall& call, std::byte* scratch) {
     if (first < seen.all_from || last > seen.all_to || n < kPanel)
       hide_unseen_scores(w, call.n_queries, first);
     softmax_scores(w, call.n_queries);
-    values.collect_scales(w.blocks_v, block_bytes, w.v_scales);
-    values.collect_scales(w.blocks_v, block_bytes, w.v_mins, sizeof(fp16_t));
-    for (int64_t b = 0; b < w.blocks_v && n_whole < kPanel; ++b) {
-      const size_t rest = static_cast<size_t>(kPanel - n_whole) * sizeof(fp16_t);
-      memset(w.v_scales + b * kPanel + n_whole, 0, rest);
-      memset(w.v_mins + b * kPanel + n_whole, 0, rest);
-    }
+    Scales{values, w.blocks_v, block_bytes, w.v_mins, sizeof(fp16_t)}.copy_panel();
     update(w, values, next_values, call);
   }
   for (int64_t q = 0; q < call.n_queries; ++q) {

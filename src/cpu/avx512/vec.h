@@ -42,6 +42,7 @@ TANDEM_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
 TANDEM_INLINE Vec nearest(Vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 TANDEM_INLINE Vec truncate(Vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 TANDEM_INLINE Vec times_power_of_2(Vec a, Vec n) { return _mm512_scalef_ps(a, n); }  // n whole
+TANDEM_INLINE Vec times_small_power_of_2(Vec a, Vec n) { return times_power_of_2(a, n); }
 TANDEM_INLINE float sum_lanes(Vec a) { return _mm512_reduce_add_ps(a); }
 TANDEM_INLINE float max_lanes(Vec a) { return _mm512_reduce_max_ps(a); }
 

@@ -34,10 +34,10 @@ void softmax_columns(const Panels& p, int64_t n) {
   for (int64_t c = 0; c < p.n_q; c += kLanes) {
     float* s = p.s + c;
     const Vec old = load(p.max + c), max = max_of_rows(s, p.n_q, n, old);
-    const Vec m = subtractable(max), factor = vexp_bounded(old - m);
+    const Vec m = subtractable(max), factor = vexp_at_most_1(old - m);
     Vec sum = load(p.sum + c) * factor;
     for (int64_t i = 0; i < n; ++i) {
-      const Vec e = vexp_bounded(load(s + i * p.n_q) - m);
+      const Vec e = vexp_at_most_1(load(s + i * p.n_q) - m);
       store(s + i * p.n_q, e);
       sum = sum + e;
     }

@@ -5,8 +5,8 @@
 // run at once, and one transposed sum makes them a vector of scores, s[position, query]. The softmax is
 // elementwise on those, and the values take their weights one by one.
 //
-// Rows of floats, half floats and BF16 are converted where they are used; those of other types (with VNNI, Q8_0 and Q4_0
-// have a kernel of their own, avx512/attention_codes.h, and so have the KIVI types, avx512/attention_kivi.h), of heads
+// Rows of floats, half floats and BF16 are converted where they are used; those of other types (most have a kernel of their
+// own, simd/attention_codes.h, and with VNNI so have the KIVI types, avx512/attention_kivi.h), of heads
 // that are no whole vectors and of tiny blocks are converted to a panel first. While keys are multiplied those of the next
 // panel are fetched, and with the values the next values: the rows of a head in a block are too few for the hardware to see
 // that they go on. A panel has so few rows that two of keys and two of values are in an L1 of 48 KiB: on a Zen 5 fetching into the L2
@@ -224,10 +224,10 @@ void softmax_panel(const Panels& p, int64_t first, int64_t n, bool masked) {
     max = vmax(x, max);
   }
   max = max_of_queries<kStride>(max);
-  const Vec m = subtractable(max), factor = vexp_bounded(old - m);
+  const Vec m = subtractable(max), factor = vexp_at_most_1(old - m);
   Vec sum = load(p.sum) * factor;
   for (int64_t i = 0; i < n_vecs; ++i) {
-    const Vec e = vexp_bounded(load(p.s + i * kLanes) - m);
+    const Vec e = vexp_at_most_1(load(p.s + i * kLanes) - m);
     store(p.s + i * kLanes, e);
     sum = sum + e;
   }

@@ -6,20 +6,35 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
+// e^r, where n is x / ln(2), rounded, and r the rest of x.
+struct Exponent {
+  Vec n, power_of_r;
+
+  TANDEM_INLINE explicit Exponent(Vec x) {
+    const Vec shift = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+    n = fma(x, set1(1.44269504f), shift) - shift;
+    const Vec r = fnma(n, set1(0.69314718f), x);
+    Vec p = set1(0.0083125243f);  // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2, to 1e-7 of e^r
+    p = fma(p, r, set1(0.0418901220f));
+    p = fma(p, r, set1(0.1666711420f));
+    p = fma(p, r, set1(0.4999923110f));
+    p = fma(p, r, set1(1.0f));
+    power_of_r = fma(p, r, set1(1.0f));
+  }
+};
+
 // e^x for x below 89, within 2e-7 (relative) near 0 and 4e-7 at the ends. 0 below e^-87.33, where results
 // would be subnormal. Fourteen operations: attention computes one for every query and position.
 TANDEM_INLINE Vec vexp_bounded(Vec x) {
   const Mask normal = not_less(x, set1(-87.33f));
-  const Vec shift = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Vec n = fma(x, set1(1.44269504f), shift) - shift;
-  const Vec r = fnma(n, set1(0.69314718f), x);
-  Vec p = set1(0.0083125243f);  // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2, to 1e-7 of e^r
-  p = fma(p, r, set1(0.0418901220f));
-  p = fma(p, r, set1(0.1666711420f));
-  p = fma(p, r, set1(0.4999923110f));
-  p = fma(p, r, set1(1.0f));
-  p = fma(p, r, set1(1.0f));
-  return keep(normal, times_power_of_2(p, n));
+  const Exponent e(x);
+  return keep(normal, times_power_of_2(e.power_of_r, e.n));
+}
+// As above for x that are not above 0.
+TANDEM_INLINE Vec vexp_at_most_1(Vec x) {
+  const Mask normal = not_less(x, set1(-87.33f));
+  const Exponent e(x);
+  return keep(normal, times_small_power_of_2(e.power_of_r, e.n));
 }
 
 // As above for any x; infinity above 88.73.
