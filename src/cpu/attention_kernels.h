@@ -71,13 +71,19 @@ const AttentionKernels& attention_kernels();
 }
 namespace avx2 {
 const AttentionKernels& attention_kernels();
-}
+bool takes(const AttentionCall& call);  // whether in integers: of few queries and a quantized cache
+}  // namespace avx2
+namespace avx_vnni {
+const AttentionKernels& attention_kernels();
+bool takes(const AttentionCall& call);  // likewise
+}  // namespace avx_vnni
 namespace avx512 {
 const AttentionKernels& attention_kernels();
 }
 namespace avx512_vnni {
 const AttentionKernels& attention_kernels();
-}
+bool takes(const AttentionCall& call);  // likewise
+}  // namespace avx512_vnni
 namespace avx512_bf16 {
 const AttentionKernels& attention_kernels();  // no store_row
 // Whether they are faster than those of avx512_vnni, and as exact as the call wants: not for few queries or a

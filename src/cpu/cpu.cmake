@@ -1,9 +1,10 @@
 # The CPU device. Each ISA's kernels are compiled with that ISA's flags and nothing else is; TANDEM_ISA is the
-# namespace they land in. avx512/ is compiled twice, as are the products of avx2/.
+# namespace they land in. avx512/ is compiled twice, as are the products and the attention of avx2/.
 #
-# Adds the library `target` of the objects of `files` (a pattern in src/cpu/), compiled in namespace `name`. The rest are flags.
+# Adds the library `target` of the objects of `files` (patterns in src/cpu/), compiled in namespace `name`. The rest are flags.
 function(tandem_isa_objects target name files)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cpu/${files}.cpp)
+  list(TRANSFORM files REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/cpu/\\1.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${files})
   add_library(${target} OBJECT ${sources})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(${target} PRIVATE TANDEM_ISA=${name})
@@ -34,7 +35,7 @@ function(tandem_isa_objects target name files)
 endfunction()
 
 function(tandem_isa name files)
-  tandem_isa_objects(tandem_cpu_${name} ${name} ${files} ${ARGN})
+  tandem_isa_objects(tandem_cpu_${name} ${name} "${files}" ${ARGN})
   set_property(GLOBAL APPEND PROPERTY TANDEM_ISAS ${name})
   target_sources(tandem_cpu PRIVATE $<TARGET_OBJECTS:tandem_cpu_${name}>)
   # The linker must not take this instruction set's copy of a shared function for the whole program.
@@ -56,7 +57,7 @@ target_link_libraries(tandem_cpu PUBLIC tandem_device tandem_graph tandem_gguf t
 set(TANDEM_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
 tandem_isa(scalar scalar/*)
 tandem_isa(avx2 avx2/* ${TANDEM_AVX2_FLAGS})
-tandem_isa(avx_vnni avx2/linear* ${TANDEM_AVX2_FLAGS} -mavxvnni)
+tandem_isa(avx_vnni "avx2/linear*;avx2/attention" ${TANDEM_AVX2_FLAGS} -mavxvnni)
 if(TANDEM_TESTS)
   # The same for tests on machines that have these instructions in the encoding of AVX-512 only.
   tandem_isa_objects(tandem_cpu_evex_vnni evex_vnni avx2/linear* ${TANDEM_AVX2_FLAGS})

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cpu/attention_large.h"
+#include "cpu/attention_with.h"
 #include "cpu/linear_large.h"
 
 namespace tandem::cpu {
@@ -21,6 +21,20 @@ const LinearKernels& vbmi_linear() {
   return table;
 }
 
+// AVX2 has integer products for caches of more dtypes than VNNI, and AVX-512 alone has none; it converts two of them fast enough
+// for many queries.
+bool faster_than_vnni(const AttentionCall& call) {
+  return avx2::takes(call) && !avx512_vnni::takes(call);
+}
+bool faster_than_avx512(const AttentionCall& call) {
+  return avx2::takes(call) && (call.n_queries <= 4 || !avx512_vnni::takes(call));
+}
+const AttentionKernels& vnni_attention() {
+  static const AttentionKernels table =
+      AttentionWith<avx2::attention_kernels, faster_than_vnni, avx512_vnni::attention_kernels>::table();
+  return table;
+}
+
 }  // namespace
 
 Kernels kernels_for(Isa isa, const CpuFeatures& features) {
@@ -32,27 +46,26 @@ Kernels kernels_for(Isa isa, const CpuFeatures& features) {
       return {isa, WithGenericPath<avx2::linear_kernels>::table(), avx2::attention_kernels(),
               avx2::row_kernels(), avx2::sparse_kernels()};
     case Isa::avx_vnni:
-      return {isa, WithGenericPath<avx_vnni::linear_kernels>::table(), avx2::attention_kernels(),
+      return {isa, WithGenericPath<avx_vnni::linear_kernels>::table(), avx_vnni::attention_kernels(),
               avx2::row_kernels(), avx2::sparse_kernels()};
     case Isa::avx512:
       return {isa, WithGenericPath<avx512::linear_kernels, avx2::linear_kernels>::table(),
-              avx512::attention_kernels(), avx512::row_kernels(), avx512::sparse_kernels()};
+              AttentionWith<avx2::attention_kernels, faster_than_avx512, avx512::attention_kernels>::table(),
+              avx512::row_kernels(), avx512::sparse_kernels()};
     case Isa::avx512_vnni:
-      return {isa, vnni_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels(),
+      return {isa, vnni_linear(), vnni_attention(), avx512_vnni::row_kernels(),
               avx512_vnni::sparse_kernels()};
     case Isa::avx512_vbmi:
-      return {isa, vbmi_linear(), avx512_vnni::attention_kernels(), avx512_vnni::row_kernels(),
+      return {isa, vbmi_linear(), vnni_attention(), avx512_vnni::row_kernels(),
               avx512_vnni::sparse_kernels()};
     case Isa::avx512_bf16:  // Cooper Lake has no VBMI
       return {isa, features.avx512_vbmi ? vbmi_linear() : vnni_linear(),
-              WithLargeTiles<avx512_bf16::attention_kernels, avx512_bf16::takes,
-                             avx512_vnni::attention_kernels>::table(),
+              AttentionWith<avx512_bf16::attention_kernels, avx512_bf16::takes, vnni_attention>::table(),
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
     case Isa::avx512_amx:
       return {isa,
               WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
-              WithLargeTiles<avx512_amx::attention_kernels, avx512_amx::takes,
-                             avx512_vnni::attention_kernels>::table(),
+              AttentionWith<avx512_amx::attention_kernels, avx512_amx::takes, vnni_attention>::table(),
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
   }
   TANDEM_CHECK(!"no instruction set");

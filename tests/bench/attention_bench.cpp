@@ -186,7 +186,8 @@ void register_all() {
     benchmark::RegisterBenchmark((std::string("read/") + set.name).c_str(), read, set.n_bytes);
   for (const Isa isa : supported_isas()) {
     for (const DType dtype :
-         {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q4_0, DType::KIVI4, DType::KIVI2}) {
+         {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0,
+          DType::IQ4_NL, DType::KIVI4, DType::KIVI2}) {
       const std::string name = std::string(isa_name(isa)) + "/" + std::string(dtype_name(dtype));
       for (const int64_t head_dim : {64, 128, 256}) {
         const std::string head = "/h" + std::to_string(head_dim) + "/";

@@ -290,15 +290,18 @@ TEST(Attention, EveryGroupOfQueryHeads) {
 TEST(Attention, FewQueriesOfAnySizes) {
   Random random;
   const int64_t dims[] = {16, 32, 48, 64, 96, 112, 128, 160};
-  const DType dtypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0};
-  for (int i = 0; i < 60; ++i) {
+  const DType floats[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0};
+  const DType coded[] = {DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0, DType::IQ4_NL};
+  for (int i = 0; i < 120; ++i) {
     Case c;
     c.n_head_kv = 1 + random.below(2);
-    const int64_t group = 1 + i % 8;
+    const int64_t group = 1 + i / 2 % 9;
     c.n_head = group * c.n_head_kv;
-    c.k_dtype = dtypes[random.below(4)];
-    c.v_dtype = dtypes[random.below(4)];
-    const auto dim = [&](DType dtype) { return dtype == DType::Q8_0 ? 64 : dims[random.below(8)]; };
+    c.k_dtype = i % 2 == 0 ? floats[random.below(4)] : coded[random.below(6)];
+    c.v_dtype = i % 2 == 0 ? floats[random.below(4)] : coded[random.below(6)];
+    const auto dim = [&](DType dtype) {
+      return dtype_info(dtype).block_elements > 1 ? 32 * (1 + random.below(8)) : dims[random.below(8)];
+    };
     c.head_dim_k = dim(c.k_dtype);
     c.head_dim_v = dim(c.v_dtype);
     const int64_t blocks[] = {8, 16, 32, 48};

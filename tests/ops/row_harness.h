@@ -37,16 +37,20 @@ inline bool rounds_to_bf16(Isa isa, const AttentionCall& call) {
 }
 
 // Allowed difference of attention, relative to the largest result. Weights and values in bf16 are off by up to 2^-8
-// each, and so is a sum of rounded weights. With few queries VNNI multiplies the codes of Q8_0 and Q4_0 with 16 bits of
+// each, and so is a sum of rounded weights. With few queries vector kernels multiply the codes of quantized types with 16 bits of
 // query and weight: the rounding of a query's columns, 2^-16 of their greatest, adds up to 2e-5 in a score (one
-// deviation) and so in a weight. Of the KIVI types, of one scale for all columns and codes that begin at 0, three times as much.
+// deviation) and so in a weight. Of types with codes that begin at 0, KIVI's with one scale for all columns, three times as much.
 inline double attention_tolerance(Isa isa, const AttentionCall& call) {
-  const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
-  const bool grouped = is_kivi(call.k_dtype) && is_kivi(call.v_dtype);
+  const auto has_min = [](DType dtype) { return dtype == DType::Q4_1 || dtype == DType::Q5_1; };
+  const auto coded = [&](DType dtype) {
+    return dtype == DType::Q8_0 || dtype == DType::Q5_0 || dtype == DType::Q4_0 || dtype == DType::IQ4_NL ||
+           has_min(dtype);
+  };
   if (rounds_to_bf16(isa, call)) return isa == Isa::avx512_bf16 ? 0x1.8p-7 : 0x1p-7;
+  if (isa >= Isa::avx512_vnni && is_kivi(call.k_dtype) && is_kivi(call.v_dtype)) return 6e-4;
   const bool codes = coded(call.k_dtype) && (call.values_in_keys || coded(call.v_dtype));
-  if (isa >= Isa::avx512_vnni && grouped) return 6e-4;
-  return isa >= Isa::avx512_vnni && codes ? 2e-4 : 1e-5;
+  if (isa == Isa::scalar || !codes) return 1e-5;
+  return has_min(call.k_dtype) || has_min(call.v_dtype) ? 6e-4 : 2e-4;
 }
 
 // Random numbers of a test, different in every run unless TANDEM_TEST_SEED is set.

@@ -1,11 +1,25 @@
 #include "cpu/avx2/vec.h"  // first: the rest is written in its vectors
 
+#include "cpu/avx2/attention_codes.h"
 #include "cpu/simd/attention.h"
 
 namespace tandem::cpu::TANDEM_ISA {
 
 const AttentionKernels& attention_kernels() {
-  return kAttentionKernels;
+  static constexpr AttentionKernels table{kMaxQueries,
+                                          scratch_bytes_with_codes,
+                                          [](const AttentionCall& call, std::byte* scratch) {
+                                            takes_codes(call) ? attend_codes(call, scratch)
+                                                              : attend(call, scratch);
+                                          },
+                                          store_row,
+                                          takes_heads,
+                                          attend_heads};
+  return table;
+}
+
+bool takes(const AttentionCall& call) {
+  return takes_codes(call);
 }
 
 }  // namespace tandem::cpu::TANDEM_ISA

@@ -25,4 +25,10 @@ const AttentionKernels& attention_kernels() {
 #endif
 }
 
+#ifdef __AVX512VNNI__
+bool takes(const AttentionCall& call) {
+  return takes_codes(call);
+}
+#endif
+
 }  // namespace tandem::cpu::TANDEM_ISA

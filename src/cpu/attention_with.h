@@ -1,4 +1,5 @@
-// Attention of an instruction set that has a kernel of its own for tiles of many queries only; others take the one below.
+// Attention of two instruction sets: one has the better kernel for some calls, such as tiles of many queries or a quantized
+// cache; the others take the one below.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace tandem::cpu {
 // `own` where takes(call), `below` elsewhere, which may hold fewer queries at a time.
 template <const AttentionKernels& (*own)(), bool (*takes)(const AttentionCall&),
           const AttentionKernels& (*below)()>
-class WithLargeTiles {
+class AttentionWith {
  public:
   static AttentionKernels table() {
     return {std::max(own().max_queries, below().max_queries),
