@@ -239,6 +239,7 @@ void Executor::pin_weights(HoldBytes hold) {
   pinned_.emplace(std::move(hold));
   stream_.pin(*pinned_);
   cache_->pin(*pinned_);
+  kv_stream_.pin(*pinned_);
 }
 
 void Executor::begin_step(const Program& program, const StepInputs& inputs) {

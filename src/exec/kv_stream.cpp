@@ -208,7 +208,12 @@ void KvStream::fetch(size_t c) {
     const int64_t n = i == kOpenKeys || i == kOpenValues ? n_open_ : n_blocks_;
     if (!there[i] || n == 0) continue;
     Weight& part = parts_[kParts * c + i];
-    part = as_floats(here[i], pieces_of(host(c), i).n_bytes * static_cast<size_t>(n));
+    const size_t piece_bytes = pieces_of(host(c), i).n_bytes, n_bytes = piece_bytes * static_cast<size_t>(n);
+    part = as_floats(here[i], n_bytes);
+    if (pinned_ && i != kOpenTable && host(c).n_spilled == 0) {
+      const int64_t n_all = i == kOpenKeys || i == kOpenValues ? host(c).n_open : host(c).n_blocks;
+      pinned_->fetching_pool(device_of(c), here[i], n_bytes, piece_bytes * static_cast<size_t>(n_all));
+    }
     slot.fetched = device_of(c).fetch(there[i], part, slot.released);
   }
 }

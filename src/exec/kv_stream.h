@@ -12,6 +12,7 @@
 
 #include "device/device.h"
 #include "exec/disk_stream.h"
+#include "exec/pinned_weights.h"
 
 namespace tandem {
 
@@ -43,6 +44,9 @@ class KvStream {
   size_t n_bytes(DeviceId device) const {
     return device.is_host() ? spilled_.n_bytes() : slots_[device.index()].needs.n_bytes();
   }
+
+  // From now on the used part of caches in memory is page-locked where that pays; outlives the stream.
+  void pin(PinnedWeights& pinned) { pinned_ = &pinned; }
 
   // Begins a step that reads the blocks in block_table and writes to the KV slots in `slots`, both as in
   // its inputs. `sequences`: those of the step, valid until it ends.
@@ -82,6 +86,7 @@ class KvStream {
   DiskStream spilled_;
   std::vector<Slots> slots_;      // [device]
   std::vector<Weight> parts_;     // [cache, part of it] as fetched
+  PinnedWeights* pinned_ = nullptr;
   int64_t n_blocks_ = 0;          // of the step: all blocks up to the last used one
   int64_t n_open_ = 0;            // of the step: places of open blocks up to the last used one
   std::vector<int32_t> written_;  // of the step: blocks that it writes

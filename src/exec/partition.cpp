@@ -15,6 +15,7 @@ class Partitioner {
   Partitioner(const Graph& graph, const Placement& placement, size_t n_devices, const Halves& halves)
       : graph_(graph), placement_(placement), n_devices_(n_devices) {
     result_.halves = halves;
+    result_.pins_fetched = placement.pins_fetched;
     made_on_.resize(graph.tensors.size());
     made_in_.assign(graph.tensors.size(), 0);
     host_uses_.assign(graph.tensors.size(), false);
@@ -149,7 +150,6 @@ class Partitioner {
       group = find_group(device, node.layer);
       StreamGroup& found = result_.groups[*group];
       found.on_disk |= placement_.on_disk(*graph_.tensor(id).weight);
-      found.pinned = placement_.pins_fetched && !found.on_disk;
       std::vector<TensorId>& weights = found.weights;
       if (std::find(weights.begin(), weights.end(), id) == weights.end()) weights.push_back(id);
     }

@@ -30,7 +30,6 @@ struct StreamGroup {
   int layer = 0;
   std::vector<TensorId> weights;
   bool on_disk = false;             // whether some of them are on disk
-  bool pinned = false;              // whether they are fetched from page-locked memory, once they have been so a few times
   SlotTurn turn;                    // in the stream slots of its device
   SlotTurn disk_turn;               // in the host slots, for its weights on disk
   bool fetched_every_step = false;  // false if it has a device slot to itself
@@ -67,6 +66,7 @@ struct Partition {
   std::vector<Transfer> sent;       // Graph::sent and who makes it; on the host at the end
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
+  bool pins_fetched = false;  // Placement::pins_fetched
   Halves halves;         // of the graph
 
   static constexpr size_t kNowhere = SIZE_MAX;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/log.h"
 
 namespace tandem {
@@ -26,8 +27,27 @@ void PinnedWeights::fetching(Device& device, const Weight& weight, size_t fetche
     n_bytes_ += n_bytes;
     return;
   }
+  refuse(device);
+}
+
+void PinnedWeights::fetching_pool(Device& device, const std::byte* pool, size_t n_bytes, size_t capacity) {
+  step_bytes_ += n_bytes;
+  Pool& known = pools_[{&device, pool}];
+  known.fetched_bytes += n_bytes;
+  const bool goes_on = known.pinned_bytes > 0;  // at once: a fetch is from page-locked memory as a whole, or not
+  if (refused_ || n_bytes <= known.pinned_bytes) return;
+  if (!goes_on && (known.fetched_bytes <= kFetchesBefore * n_bytes || left_ == 0)) return;
+  const size_t end = std::min(capacity, align_up(n_bytes, kPoolChunk)), n_more = end - known.pinned_bytes;
+  left_ -= std::min(left_, n_more);
+  known.pinned.push_back(device.pin({pool + known.pinned_bytes, n_more}));
+  if (!known.pinned.back()) return refuse(device);
+  known.pinned_bytes = end;
+  n_bytes_ += n_more;
+}
+
+void PinnedWeights::refuse(const Device& device) {
   refused_ = true;
-  log_verbose("{}: {} bytes of streamed weights are page-locked; no more can be, so the CPU copies the others",
+  log_verbose("{}: {} bytes of host memory are page-locked; no more can be, so the CPU copies the rest",
               device.info().name, n_bytes_);
 }
 

@@ -1,7 +1,8 @@
 // PinnedWeights: weights that are brought to GPUs again and again, streamed ones and experts, move to page-locked memory, from
 // where the bus reads them without a copy by the CPU: that takes half of the time or less, and a third of the host memory's
 // bandwidth. Moving them costs as much as some fetches, so it begins with those of which a few times their size has been
-// fetched, and is spread over steps. They stay at their addresses, and the CPU goes on computing with them.
+// fetched, and is spread over steps. They stay at their addresses, and the CPU goes on computing with them. The used part of a
+// cache that GPUs fetch is page-locked too, as it grows.
 //
 // One thread. Weights keep their addresses for as long as this lives.
 #pragma once
@@ -11,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "device/device.h"
 
@@ -28,21 +30,33 @@ class PinnedWeights {
   void fetching(Device& device, const Weight& weight) { fetching(device, weight, weight.n_bytes()); }
   void fetching(Device& device, const Weight& weight, size_t n_bytes);
 
+  // The first n_bytes of the `capacity` of a pool of a cache, in memory that is not a file's, are about to be fetched.
+  void fetching_pool(Device& device, const std::byte* pool, size_t n_bytes, size_t capacity);
+
   size_t n_bytes() const { return n_bytes_; }  // pinned, counted once for each device
 
   // How many times the bytes of a weight are fetched before it is moved, which costs as much as a few fetches.
   static constexpr size_t kFetchesBefore = 4;
   // Of what a step fetches, the part that may be moved in a step; and bytes that may be in any.
   static constexpr size_t kStepParts = 8, kStepBytes = size_t{256} << 20;
+  // A pool is page-locked in chunks of so many bytes.
+  static constexpr size_t kPoolChunk = size_t{16} << 20;
 
  private:
   struct Known {
     size_t fetched_bytes = 0;
     std::shared_ptr<const void> pinned;
   };
+  struct Pool {
+    size_t fetched_bytes = 0, pinned_bytes = 0;
+    std::vector<std::shared_ptr<const void>> pinned;
+  };
+  void refuse(const Device& device);
+
   HoldBytes hold_;
   using Bytes = std::pair<const std::byte*, size_t>;
   std::map<std::pair<Device*, Bytes>, Known> known_;
+  std::map<std::pair<Device*, const std::byte*>, Pool> pools_;
   size_t step_bytes_ = 0;  // fetched in this step so far
   size_t left_ = 0;        // bytes that may be moved in this step
   size_t n_bytes_ = 0;

@@ -56,7 +56,7 @@ class StepClock final : GroupSlots {
     for (size_t g = 0; g < groups_.size(); ++g) {
       const StreamGroup& group = partition().groups[g];
       const size_t d = group.device.index();
-      if (group.fetched_every_step) busy[d] += groups_[g].n_bytes / bus_rate(d, group.pinned);
+      if (group.fetched_every_step) busy[d] += groups_[g].n_bytes / bus_rate(d, is_pinned(group));
     }
     return *std::max_element(busy.begin(), busy.end());
   }
@@ -258,7 +258,8 @@ class StepClock final : GroupSlots {
       case CommandKind::release: device_slot(c.group).released = at_[d]; return;
       case CommandKind::fetch_cache:
         return c.device.is_host() ? read_cache(c.cache)
-                                  : bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes);
+                                  : bring(d, cache_slot(c.cache), caches_[c.cache].in_bytes,
+                                          partition().pins_fetched);
       case CommandKind::join_cache: return reach(d, cache_slot(c.cache).complete);
       case CommandKind::write_back: return write_back(c.cache);
       case CommandKind::run:
@@ -407,6 +408,8 @@ class StepClock final : GroupSlots {
     return cache_slots_[cache.device.index()][cache.turn.slot];
   }
 
+  // Fetched from page-locked memory, as steps are after some time.
+  bool is_pinned(const StreamGroup& group) const { return partition().pins_fetched && !group.on_disk; }
   // The bus cannot carry more than the memory gives.
   double bus_rate(size_t d, bool from_pinned = false) const {
     return std::min(rates_[d].fetch_bytes_per_s(from_pinned), rates_[0].memory());
@@ -438,7 +441,7 @@ class StepClock final : GroupSlots {
   void clear(size_t g) override { device_slot(g).holds = kNothing; }
   void start_fetch(size_t g) override {
     const StreamGroup& group = partition().groups[g];
-    bring(group.device.index(), device_slot(g), groups_[g].n_bytes, group.pinned);
+    bring(group.device.index(), device_slot(g), groups_[g].n_bytes, is_pinned(group));
     device_slot(g).holds = g;
   }
 

@@ -135,6 +135,25 @@ TEST_F(KvPrefetch, BytesMatchTheFootprint) {
                                              bus.kv_out + bus.activations + bus.logits + bus.inputs);
 }
 
+// The used part of the caches is page-locked after some steps; where the system refuses, nothing changes.
+TEST_F(KvPrefetch, CachesOftenFetchedArePinned) {
+  for (const DType dtype : {DType::F16, DType::Q8_0, DType::KIVI2}) {
+    for (const int64_t fail : {-1, 3}) {
+      test::SimDevice sim({.copy_bytes_per_s = 3e8, .fail_pin = fail});
+      Session s(*model_, {host_.get(), &sim}, options(prefetched(6), dtype));
+      const std::vector<float> expected = cpu_logits(dtype);
+      for (int round = 0; round < 6; ++round) {
+        s.truncate(0);
+        EXPECT_EQ(logits(s), expected) << dtype_name(dtype) << " " << round;
+      }
+      EXPECT_GT(sim.pinned_bytes_fetched(), 0u);
+      if (fail > 0) {
+        EXPECT_EQ(sim.n_pinned(), 3u);
+      }
+    }
+  }
+}
+
 TEST_F(KvPrefetch, FailedAllocationsAndCopiesAreCleanErrors) {
   const auto run = [&](test::SimDevice& sim) {
     Session s(*model_, {host_.get(), &sim}, options(prefetched(4)));

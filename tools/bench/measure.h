@@ -39,6 +39,7 @@ class BenchRunner {
   std::vector<size_t> free_memory() const;
   void run_prompt(Session& session, int64_t n_tokens);
   void run_generation(Session& session, int64_t n_tokens);
+  void warm_up(Session& session, const BenchCase& c);
 
   BenchSettings settings_;
   std::unique_ptr<Model> model_;
