@@ -73,9 +73,9 @@ class CudaSideQueue final : public SideQueue {
     return NativeQueue{NativeQueue::Api::cuda, index_, use().get()};
   }
   void follow() override { use().wait_for(runs_); }
-  void lead() override {
-    Stream& own = use();
-    runs_.wait_for(own);
+  void lead(Event event) override {
+    const SharedEvent pending = use().shared(event);
+    if (pending) TANDEM_CUDA(cudaStreamWaitEvent(runs_.get(), pending.get(), 0));
   }
 
  private:

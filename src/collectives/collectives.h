@@ -40,11 +40,14 @@ class Collectives {
     begin_all_reduce(parts, n_rows);
     end_all_reduce();
   }
-  // The same in two calls, with none of the others between them but wait(). The sum is in the queues of the parts behind the
-  // second one. What a device is given in another order between the calls goes on beside it; parts on the host are read and
-  // written by the second one.
+  // The same in two calls. Several sums in queues may be begun before the first of them ends; they end in the same order, and
+  // all of them before anything else is summed or joined. What a device is given in another order between the calls goes on
+  // beside the sum; parts on the host are read and written by the second one.
   virtual void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) = 0;
-  virtual void end_all_reduce() = 0;
+  // Returns the event of each part's queue at which the sum is there, 0 for parts without one; valid until the next call.
+  virtual std::span<const Event> end_all_reduce() = 0;
+  // After a failure: no sum that was begun will end.
+  virtual void abandon() {}
   // Joins the columns of all parts, in their order, in every `out`.
   virtual void all_gather(std::span<const CollectivePart> parts, size_t n_rows) = 0;
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -16,42 +17,50 @@ class HostCollectives final : public Collectives {
   std::string_view name() const override { return "host memory"; }
 
   void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
-    summed_.assign(parts.begin(), parts.end());
     const auto has_columns = [](const CollectivePart& p) { return p.in != nullptr; };
     const auto with = std::ranges::find_if(parts, has_columns);
     TANDEM_CHECK(with != parts.end());
-    n_summed_ = n_rows * with->n_cols;
-    bring(parts, n_rows, "all_reduce");
+    const bool is_beside = std::ranges::any_of(parts, [](const CollectivePart& p) { return p.queue; });
+    const size_t i = next_buffer(is_beside);
+    bring(buffers_[i], parts, n_rows, n_rows * with->n_cols, "all_reduce");
+    begun_.push_back(i);
   }
 
-  void end_all_reduce() override {
-    const std::span<const CollectivePart> parts = summed_;
-    const size_t n = n_summed_;
+  std::span<const Event> end_all_reduce() override {
+    TANDEM_CHECK(!begun_.empty());
+    Buffer& buffer = buffers_[begun_.front()];
+    begun_.pop_front();
+    std::vector<float>& result = buffer.result;
+    const size_t n = buffer.n_result;
     bool first = true;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (!parts[i].in) continue;
-      const float* from = arrived(parts, i, "all_reduce");
-      if (first) std::copy_n(from, n, result_.begin());
-      for (size_t j = 0; !first && j < n; ++j) result_[j] += from[j];
+    for (size_t i = 0; i < buffer.parts.size(); ++i) {
+      if (!buffer.parts[i].in) continue;
+      const float* from = arrived(buffer, i, "all_reduce");
+      if (first) std::copy_n(from, n, result.begin());
+      for (size_t j = 0; !first && j < n; ++j) result[j] += from[j];
       first = false;
     }
-    send(parts, n);
+    send(buffer);
+    return sent_;
   }
 
+  void abandon() override { begun_.clear(); }
+
   void all_gather(std::span<const CollectivePart> parts, size_t n_rows) override {
-    bring(parts, n_rows, "all_gather");
     const size_t n_cols = total_columns(parts);
+    Buffer& buffer = buffers_[next_buffer(false)];
+    bring(buffer, parts, n_rows, n_rows * n_cols, "all_gather");
     size_t column = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       if (!parts[i].in) continue;
-      const float* from = arrived(parts, i, "all_gather");
+      const float* from = arrived(buffer, i, "all_gather");
       for (size_t row = 0; row < n_rows; ++row) {
         std::copy_n(from + row * parts[i].n_cols, parts[i].n_cols,
-                    result_.begin() + static_cast<ptrdiff_t>(row * n_cols + column));
+                    buffer.result.begin() + static_cast<ptrdiff_t>(row * n_cols + column));
       }
       column += parts[i].n_cols;
     }
-    send(parts, n_rows * n_cols);
+    send(buffer);
   }
 
  protected:
@@ -64,11 +73,18 @@ class HostCollectives final : public Collectives {
     std::vector<float> rows;
     Event event = 0;
   };
-
   struct Read {
     Device* device;
     WorkQueue* queue;
     Event event;
+  };
+  // What one of them has in host memory.
+  struct Buffer {
+    std::vector<CollectivePart> parts;
+    std::vector<Brought> brought;  // [part]
+    std::vector<float> result;
+    size_t n_result = 0;      // floats
+    std::vector<Read> reads;  // when each has read the result
   };
 
   static size_t total_columns(std::span<const CollectivePart> parts) {
@@ -77,48 +93,64 @@ class HostCollectives final : public Collectives {
     return n;
   }
 
-  // Starts the copies to host memory, once nobody reads the last result.
-  void bring(std::span<const CollectivePart> parts, size_t n_rows, const char* what) {
+  // Sums beside runs take turns in so many that the host does not wait for those that devices still read: a queue has read the
+  // sum before the last one that it has brought its part of.
+  size_t next_buffer(bool is_beside) {
+    const size_t n = is_beside ? 2 * (begun_.size() + 1) : 1;
+    TANDEM_CHECK(is_beside || begun_.empty());
+    if (buffers_.size() < n) buffers_.resize(n);
+    last_ = (last_ + 1) % n;
+    TANDEM_CHECK(std::ranges::find(begun_, last_) == begun_.end());
+    return last_;
+  }
+
+  // Starts the copies to host memory, once nobody reads the buffer's last result.
+  void bring(Buffer& buffer, std::span<const CollectivePart> parts, size_t n_rows, size_t n_result,
+             const char* what) {
     if (is_lost()) throw_error(ErrorCode::io, "{}: a device has not answered before", what);
-    brought_.resize(std::max(brought_.size(), parts.size()));
+    buffer.parts.assign(parts.begin(), parts.end());
+    buffer.brought.resize(std::max(buffer.brought.size(), parts.size()));
     for (size_t i = 0; i < parts.size(); ++i) {
       const CollectivePart& p = parts[i];
       if (!p.in || p.device->info().host_memory) continue;
-      std::vector<float>& rows = brought_[i].rows;
+      std::vector<float>& rows = buffer.brought[i].rows;
       rows.resize(std::max(rows.size(), n_rows * p.n_cols));
       p.order().copy_out(rows.data(), p.in, n_rows * p.n_cols * sizeof(float));
-      brought_[i].event = p.order().record();
+      buffer.brought[i].event = p.order().record();
     }
-    for (const Read& r : reads_result_) wait(*r.device, *r.queue, r.event, what);
-    reads_result_.clear();
-    result_.resize(std::max(result_.size(), n_rows * total_columns(parts)));
+    for (const Read& r : buffer.reads) wait(*r.device, *r.queue, r.event, what);
+    buffer.reads.clear();
+    buffer.n_result = n_result;
+    buffer.result.resize(std::max(buffer.result.size(), n_result));
   }
 
-  const float* arrived(std::span<const CollectivePart> parts, size_t i, const char* what) {
-    const CollectivePart& p = parts[i];
+  const float* arrived(const Buffer& buffer, size_t i, const char* what) {
+    const CollectivePart& p = buffer.parts[i];
     if (p.device->info().host_memory) return reinterpret_cast<const float*>(p.in);
-    wait(*p.device, p.order(), brought_[i].event, what);
-    return brought_[i].rows.data();
+    wait(*p.device, p.order(), buffer.brought[i].event, what);
+    return buffer.brought[i].rows.data();
   }
 
-  void send(std::span<const CollectivePart> parts, size_t n) {
-    for (const CollectivePart& p : parts) {
+  void send(Buffer& buffer) {
+    sent_.assign(buffer.parts.size(), 0);
+    for (size_t i = 0; i < buffer.parts.size(); ++i) {
+      const CollectivePart& p = buffer.parts[i];
       if (!p.out) continue;
       if (p.device->info().host_memory) {
-        std::memcpy(p.out, result_.data(), n * sizeof(float));
+        std::memcpy(p.out, buffer.result.data(), buffer.n_result * sizeof(float));
         continue;
       }
-      p.order().copy_in(p.out, result_.data(), n * sizeof(float));
-      reads_result_.push_back({p.device, &p.order(), p.order().record()});
+      p.order().copy_in(p.out, buffer.result.data(), buffer.n_result * sizeof(float));
+      sent_[i] = p.order().record();
+      buffer.reads.push_back({p.device, &p.order(), sent_[i]});
     }
   }
 
   const CollectivesCheck check_;
-  std::vector<Brought> brought_;  // [part]
-  std::vector<float> result_;
-  std::vector<Read> reads_result_;      // when each has read it
-  std::vector<CollectivePart> summed_;  // between the calls of a sum
-  size_t n_summed_ = 0;                 // floats
+  std::vector<Buffer> buffers_;
+  size_t last_ = 0;           // buffer that was used
+  std::deque<size_t> begun_;  // buffers of sums, by age
+  std::vector<Event> sent_;   // [part] of the last result
 };
 
 }  // namespace

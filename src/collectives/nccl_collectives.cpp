@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <future>
 #include <map>
@@ -47,8 +48,11 @@ class NcclCollectives final : public Collectives {
 
   void begin_all_reduce(std::span<const CollectivePart> parts, size_t n_rows) override {
     if (is_lost()) throw_error(ErrorCode::io, "all_reduce: NCCL has failed before");
-    goes_over_host_ = !is_for_nccl(parts);
-    if (goes_over_host_) return host_->begin_all_reduce(parts, n_rows);
+    Begun begun{!is_for_nccl(parts), std::vector<Event>(parts.size(), 0)};
+    if (begun.goes_over_host) {
+      host_->begin_all_reduce(parts, n_rows);
+      return begun_.push_back(std::move(begun));
+    }
     Sum sum{nccl_, communicators_, {}, {}, {}, n_rows * parts.front().n_cols};
     sum.in.resize(parts.size());
     sum.out.resize(parts.size());
@@ -62,10 +66,22 @@ class NcclCollectives final : public Collectives {
     // The first sum connects the devices, which may take forever.
     fail_if(has_connected_ ? sum() : call_within_limit("connects the GPUs", sum), "all_reduce");
     has_connected_ = true;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].queue) begun.events[i] = parts[i].queue->record();
+    }
+    begun_.push_back(std::move(begun));
   }
 
-  void end_all_reduce() override {
-    if (goes_over_host_) host_->end_all_reduce();
+  std::span<const Event> end_all_reduce() override {
+    TANDEM_CHECK(!begun_.empty());
+    ended_ = std::move(begun_.front());
+    begun_.pop_front();
+    return ended_.goes_over_host ? host_->end_all_reduce() : ended_.events;
+  }
+
+  void abandon() override {
+    begun_.clear();
+    host_->abandon();
   }
 
   void all_gather(std::span<const CollectivePart> parts, size_t n_rows) override {
@@ -80,6 +96,10 @@ class NcclCollectives final : public Collectives {
   }
 
  private:
+  struct Begun {
+    bool goes_over_host = false;
+    std::vector<Event> events;  // [part]
+  };
   struct Sum {
     const NcclFunctions& nccl;
     std::vector<void*> communicators;
@@ -126,7 +146,8 @@ class NcclCollectives final : public Collectives {
   std::map<Device*, size_t> place_of_;  // among the communicators
   std::vector<void*> communicators_;
   bool has_connected_ = false;
-  bool goes_over_host_ = false;  // the sum that was begun last
+  std::deque<Begun> begun_;  // sums, by age
+  Begun ended_;              // the last one that ended
 };
 
 }  // namespace

@@ -52,8 +52,8 @@ class SideQueue : public WorkQueue {
  public:
   // What is issued here from now on starts once the device has done what was issued to it so far.
   virtual void follow() = 0;
-  // What is issued to the device from now on starts once it has done what was issued here so far.
-  virtual void lead() = 0;
+  // What is issued to the device from now on starts once this queue has reached `event`, of record().
+  virtual void lead(Event event) = 0;
 };
 
 // Its own order is that of its runs.

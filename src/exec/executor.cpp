@@ -304,6 +304,7 @@ void Executor::execute(Program& program, const Command& c, const StepInputs& inp
     case CommandKind::all_reduce:
     case CommandKind::all_gather:
     case CommandKind::start_sum: return run_collective(program, c);
+    case CommandKind::end_sum: return end_sum(program, c);
     case CommandKind::join_sum: return join_sum(program, c);
     case CommandKind::collect:
       if (!is_left(program, c.tensor, inputs.wanted)) bring(program, c.tensor, c.device, inputs.shape);
@@ -416,16 +417,24 @@ void Executor::run_collective(const Program& program, const Command& c) {
   }
 }
 
-void Executor::join_sum(const Program& program, const Command& c) {
-  const std::vector<int32_t>& nodes = program.schedule_.partition.segments[c.segment].nodes;
-  const auto node_at = [&](int32_t i) -> const Node& { return program.graph_.nodes[static_cast<size_t>(i)]; };
+void Executor::end_sum(Program& program, const Command& c) {
+  const PlacedSegment& segment = program.schedule_.partition.segments[c.segment];
   try {
-    collectives_->end_all_reduce();
-    for (const int32_t i : nodes) {
-      if (SideQueue* side = devices_[node_at(i).device.value().index()]->side_queue()) side->lead();
-    }
+    std::ranges::copy(collectives_->end_all_reduce(),
+                      program.events_.begin() + static_cast<ptrdiff_t>(c.event));
   } catch (const Error& e) {
-    throw_error(e.code(), "layer {}: {}", node_at(nodes.front()).layer, e.message());
+    const Node& node = program.graph_.nodes[static_cast<size_t>(segment.nodes.front())];
+    throw_error(e.code(), "layer {}: {}", node.layer, e.message());
+  }
+}
+
+void Executor::join_sum(const Program& program, const Command& c) {
+  size_t event = c.event;
+  for (const int32_t i : program.schedule_.partition.segments[c.segment].nodes) {
+    const Node& node = program.graph_.nodes[static_cast<size_t>(i)];
+    if (SideQueue* side = devices_[node.device.value().index()]->side_queue())
+      side->lead(program.events_[event]);
+    ++event;
   }
 }
 
@@ -495,6 +504,7 @@ void Executor::abandon_step() {
     if (SideQueue* side = placement_.parallel ? device->side_queue() : nullptr) drain(*side);
     drain(*device);
   }
+  collectives_->abandon();
 }
 
 }  // namespace tandem

@@ -125,6 +125,7 @@ class Executor {
   void feed(const Program& program, size_t device, const StepInputs& inputs);
   void copy(const Program& program, const Command& command);
   void run_collective(const Program& program, const Command& command);
+  void end_sum(Program& program, const Command& command);
   void join_sum(const Program& program, const Command& command);
   std::vector<float>& collected(const Graph& graph, TensorId tensor);
   static bool is_left(const Program& program, TensorId tensor, LogitsWanted wanted);

@@ -57,6 +57,8 @@ struct Halves {
   // How many of a step's tokens they are, and how many are before them.
   int64_t n_tokens(StepRows which, int64_t n_step) const;
   int64_t n_before(StepRows which) const { return which == StepRows::second ? n_first : 0; }
+  // How many sums the host leaves to go on when it starts another one.
+  size_t sums_ahead() const { return 0; }
 };
 
 struct HalvedGraph {

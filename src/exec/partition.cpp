@@ -33,7 +33,8 @@ class Partitioner {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) place_node(static_cast<int32_t>(i));
     assign_slots();
     const auto end = static_cast<int32_t>(graph_.nodes.size());
-    if (sum_) join_sum(end);
+    result_.joined_last = sums_;
+    join_sums(end);
     for (const TensorId id : graph_.sent) bring_to_host(id, end);
     if (graph_.logits != kNoTensor) {
       result_.logits_device = made_on_[graph_.logits].value();
@@ -67,10 +68,13 @@ class Partitioner {
       result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}, number, rows});
       segment_begin_ = index;
       host_waits_ = false;
-      if (sum_ && collective) join_sum(index);
-      if (collective && collective->kind == CollectiveKind::all_reduce && rows != StepRows::all) begin_sum();
+      if (collective) {
+        const bool goes_on = collective->kind == CollectiveKind::all_reduce && rows != StepRows::all;
+        if (goes_on) begin_sum();
+        if (!goes_on) join_sums(index);
+      }
     }
-    if (sum_ && !collective && uses_sum(node)) join_sum(segment_begin_);
+    join_sums(segment_begin_, &node);
     if (group) result_.segments.back().group = group;
     result_.segments.back().nodes.push_back(index);
     for (TensorId id : inputs_of(node.op)) {
@@ -93,18 +97,23 @@ class Partitioner {
 
   void begin_sum() {
     result_.segments.back().begins_sum = true;
-    sum_ = result_.segments.size() - 1;
+    sums_.push_back(result_.segments.size() - 1);
   }
-  // Before the newest segment, or at the end. What it reads and writes stays in use until then.
-  void join_sum(int32_t index) {
-    if (index < static_cast<int32_t>(graph_.nodes.size())) result_.segments.back().joins_sum = true;
-    for_each_of_sum([&](DeviceId device, TensorId id) { touch(device, id, index); });
-    sum_.reset();
+  // Before the newest segment, or at the end: all sums, or those that the node uses. What they read and write stays in use
+  // until then.
+  void join_sums(int32_t index, const Node* user = nullptr) {
+    const size_t newest = result_.segments.size() - 1;
+    std::erase_if(sums_, [&](size_t sum) {
+      if (user && (sum == newest || !uses_sum(*user, sum))) return false;
+      if (index < static_cast<int32_t>(graph_.nodes.size())) result_.segments.back().joins.push_back(sum);
+      for_each_of_sum(sum, [&](DeviceId device, TensorId id) { touch(device, id, index); });
+      return true;
+    });
   }
-  bool uses_sum(const Node& node) const {
+  bool uses_sum(const Node& node, size_t sum) const {
     bool uses = false;
     const InputList inputs = inputs_of(node.op);
-    for_each_of_sum([&](DeviceId, TensorId id) {
+    for_each_of_sum(sum, [&](DeviceId, TensorId id) {
       const TensorId mine = graph_.tensor(id).storage;  // the other half may be beside it in the same memory
       uses |= std::ranges::any_of(inputs, [&](TensorId input) {
         const TensorId storage = graph_.tensor(input).storage;
@@ -113,8 +122,8 @@ class Partitioner {
     });
     return uses;
   }
-  void for_each_of_sum(const auto& f) const {
-    for (const int32_t i : result_.segments[*sum_].nodes) {
+  void for_each_of_sum(size_t sum, const auto& f) const {
+    for (const int32_t i : result_.segments[sum].nodes) {
       const Node& node = graph_.nodes[static_cast<size_t>(i)];
       for (const TensorId id : {std::get<CollectiveOp>(node.op).x, node.output}) {
         if (id != kNoTensor) f(node.device.value(), id);
@@ -320,7 +329,7 @@ class Partitioner {
   const Placement& placement_;
   size_t n_devices_;
   int32_t segment_begin_ = 0;
-  std::optional<size_t> sum_;                           // the segment of one that goes on
+  std::vector<size_t> sums_;                            // segments of those that go on, by age
   bool host_waits_ = false;                             // for a result of the current segment
   std::vector<bool> host_uses_;                         // [TensorId]
   std::vector<std::optional<DeviceId>> made_on_;        // [TensorId] device of the producer; inputs: none

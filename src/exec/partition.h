@@ -40,7 +40,7 @@ struct StreamGroup {
 };
 
 // Or a collective: its nodes, one for each device that takes part; `device` is then any of these. The sum of a half only begins
-// there, and goes on beside the segments behind it, up to the next collective or the first use of the sum.
+// there, and goes on beside the segments behind it, up to its first use or to a collective that is no such sum.
 struct PlacedSegment {
   DeviceId device;
   std::optional<size_t> group;             // the streamed weights that the nodes read
@@ -51,7 +51,7 @@ struct PlacedSegment {
   std::optional<int32_t> collective = {};  // its number
   StepRows rows = StepRows::all;           // of the step's tokens, those that the nodes compute
   bool begins_sum = false;                 // a collective that goes on
-  bool joins_sum = false;                  // the sum that goes on is complete before this
+  std::vector<size_t> joins = {};          // segments of sums that are complete before this
 };
 
 struct Partition {
@@ -64,6 +64,7 @@ struct Partition {
   std::vector<std::vector<size_t>> arena_offsets;
   std::vector<size_t> arena_bytes;  // [device]
   std::vector<Transfer> sent;       // Graph::sent and who makes it; on the host at the end
+  std::vector<size_t> joined_last;  // segments of sums that are complete at the end
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
   bool pins_fetched = false;  // Placement::pins_fetched

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace tandem {
 namespace {
 
@@ -61,7 +63,7 @@ class Scheduler {
 
   void add_segment(size_t index) {
     const PlacedSegment& s = partition().segments[index];
-    if (s.joins_sum) join_sum();
+    for (const size_t sum : s.joins) join_sum(sum);
     if (s.collective) return add_collective(index);
     bring_activations(s);
     if (fetches_from_disk_) add({.kind = CommandKind::start_fetches});
@@ -75,32 +77,49 @@ class Scheduler {
 
   void add_collective(size_t index) {
     const PlacedSegment& s = partition().segments[index];
-    if (s.begins_sum) {
-      add({.kind = CommandKind::start_sum, .device = s.device, .segment = index});
-      sum_ = index;
-      return;
-    }
+    if (s.begins_sum) return start_sum(index);
     const auto op_of = [&](int32_t i) {
       return std::get<CollectiveOp>(graph_.nodes[static_cast<size_t>(i)].op);
     };
     const bool reduces = op_of(s.nodes.front()).kind == CollectiveKind::all_reduce;
-    end_collective(reduces ? CommandKind::all_reduce : CommandKind::all_gather, index);
-  }
-  void join_sum() {
-    end_collective(CommandKind::join_sum, sum_.value());
-    sum_.reset();
+    add_collective(reduces ? CommandKind::all_reduce : CommandKind::all_gather, index);
+    send_results(s);
   }
   // The host, if it takes part, overwrites memory of its own at once.
-  void end_collective(CommandKind kind, size_t index) {
+  void add_collective(CommandKind kind, size_t index, size_t event = 0) {
     const PlacedSegment& s = partition().segments[index];
     const auto is_on_host = [&](int32_t i) { return graph_.nodes[static_cast<size_t>(i)].device->is_host(); };
     if (std::ranges::any_of(s.nodes, is_on_host)) wait_for_host_reads();
-    add({.kind = kind, .device = s.device, .segment = index});
+    add({.kind = kind, .device = s.device, .event = event, .segment = index});
+  }
+  void send_results(const PlacedSegment& s) {
     for (const Transfer& t : s.sends) send(t.from, t.tensor);
   }
 
+  // ---- Sums that go on ----
+
+  void start_sum(size_t index) {
+    const PlacedSegment& s = partition().segments[index];
+    while (n_ended_ + partition().halves.sums_ahead() < sums_.size()) end_oldest();
+    add({.kind = CommandKind::start_sum, .device = s.device, .segment = index});
+    sums_.push_back({index, schedule_.n_events});
+    schedule_.n_events += s.nodes.size();
+  }
+  void end_oldest() {
+    const Sum& sum = sums_[n_ended_++];
+    add_collective(CommandKind::end_sum, sum.segment, sum.event);
+  }
+  void join_sum(size_t segment) {
+    const auto sum = std::ranges::find(sums_, segment, &Sum::segment);
+    TANDEM_CHECK(sum != sums_.end());
+    while (n_ended_ <= static_cast<size_t>(sum - sums_.begin())) end_oldest();
+    const PlacedSegment& s = partition().segments[segment];
+    add({.kind = CommandKind::join_sum, .device = s.device, .event = sum->event, .segment = segment});
+    send_results(s);
+  }
+
   void end_step() {
-    if (sum_) join_sum();
+    for (const size_t sum : partition().joined_last) join_sum(sum);
     send_to_next_stage();
     for (size_t d = 1; d < reads_host_.size(); ++d) {
       const DeviceId device = DeviceId::at(d);
@@ -228,7 +247,12 @@ class Scheduler {
   std::vector<bool> reads_inputs_;  // [device] was fed, and the host has not waited for it since
   std::vector<bool> reads_host_;    // [device] has copies from host memory that the host has not waited for
   std::vector<size_t> sent_;        // [TensorId] the event of its copy to the host
-  std::optional<size_t> sum_;       // the segment of one that goes on
+  struct Sum {
+    size_t segment;
+    size_t event;  // of its first device
+  };
+  std::vector<Sum> sums_;  // in the order of their starts
+  size_t n_ended_ = 0;     // of them
 };
 
 std::vector<SplitLayer> split_layers(const Placement& placement) {

@@ -35,12 +35,14 @@ enum class CommandKind : uint8_t {
   all_reduce,  // the devices of `segment`, a collective, add what they have (collectives.h); they may wait for each other
   all_gather,  // the same, but they join the columns that they have
   start_sum,  // begin the all_reduce of `segment` in the devices' side queues (device.h): it goes on beside what follows
-  join_sum,  // end it: what devices are given from here on finds the sum. Comes before the next collective
+  end_sum,  // what of it is left to the host, which waits for the devices' parts if these go over its memory; in the order of
+            // the starts. The devices' events behind the sum are `event` and those after it
+  join_sum,  // what devices are given from here on finds the sum. All are joined before a collective that is none of them
   collect,  // copy `tensor`, `hidden`, the logits or of these `top`, from the device to the host and wait for it
   receive,  // wait for `tensor` from the rank with the stage before, and put it into host memory
   send,     // send `tensor`, which is in host memory, to the rank with the next stage
 };
-inline constexpr int kCommandKinds = 21;
+inline constexpr int kCommandKinds = 22;
 
 struct Command {
   CommandKind kind = CommandKind::run;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 
 #include "base/checked.h"
@@ -266,8 +267,9 @@ class StepClock final : GroupSlots {
         return c.device.is_host() ? run_on_host(c.segment) : run_on_device(d, segments_[c.segment]);
       case CommandKind::all_reduce:
       case CommandKind::all_gather: return run_collective(c.segment);
-      case CommandKind::start_sum: return begin_collective(c.segment, links_);
-      case CommandKind::join_sum: return join_sum(c.segment);
+      case CommandKind::start_sum: return start_sum(c.segment);
+      case CommandKind::end_sum: return end_sum(c);
+      case CommandKind::join_sum: return join_sum(c);
       case CommandKind::collect: return collect(c);
       case CommandKind::receive: return;  // the wait for another rank is none of this one's work
       case CommandKind::send: return pass_on(c);
@@ -309,7 +311,12 @@ class StepClock final : GroupSlots {
   // `order` says when each device, or its link, has done what it was given before.
   void run_collective(size_t segment) {
     begin_collective(segment, at_);
-    end_collective(segment, at_);
+    if (is_between_peers(segment)) return;
+    reach(0, sum_read_);  // its memory is used again
+    end_collective(segment, at_, at_);
+    for_each_device(segment, [&](size_t d, TensorId, TensorId out) {
+      if (d > 0 && out != kNoTensor) sum_read_ = std::max(sum_read_, at_[d]);
+    });
   }
   void begin_collective(size_t segment, std::vector<double>& order) {
     for_each_device(segment, [&](size_t d, TensorId, TensorId) { order[d] = std::max(order[d], at_[d]); });
@@ -317,27 +324,38 @@ class StepClock final : GroupSlots {
     for_each_device(segment, [&](size_t d, TensorId in, TensorId) {
       if (d > 0 && in != kNoTensor) give(order, d, over_bus(d, in));
     });
-    reach(0, sum_read_);  // its memory is used again
-    arrived_ = order;
   }
-  void end_collective(size_t segment, std::vector<double>& order) {
-    if (is_between_peers(segment)) return;
+  // `arrived`: when each part is in host memory.
+  void end_collective(size_t segment, const std::vector<double>& arrived, std::vector<double>& order) {
     double n_bytes = 0;
     for_each_device(segment, [&](size_t d, TensorId in, TensorId) {
       if (in == kNoTensor) return;
-      reach(0, arrived_[d]);
+      reach(0, arrived[d]);
       n_bytes += bytes_of(in);
     });
     at_[0] += n_bytes / rates_[0].read_bytes_per_s;
     for_each_device(segment, [&](size_t d, TensorId, TensorId out) {
       if (d == 0 || out == kNoTensor) return;
       give(order, d, over_bus(d, out));
-      sum_read_ = std::max(sum_read_, order[d]);
     });
   }
-  void join_sum(size_t segment) {
-    end_collective(segment, links_);
-    for_each_device(segment, [&](size_t d, TensorId, TensorId) { reach(d, links_[d]); });
+  void start_sum(size_t segment) {
+    begin_collective(segment, links_);
+    begun_.push_back(links_);
+  }
+  void end_sum(const Command& c) {
+    std::vector<double> done = std::move(begun_.front());  // between peers it is
+    begun_.pop_front();
+    if (!is_between_peers(c.segment)) {
+      end_collective(c.segment, done, links_);
+      done = links_;
+    }
+    size_t event = c.event;
+    for_each_device(c.segment, [&](size_t d, TensorId, TensorId) { events_[event++] = done[d]; });
+  }
+  void join_sum(const Command& c) {
+    size_t event = c.event;
+    for_each_device(c.segment, [&](size_t d, TensorId, TensorId) { reach(d, events_[event++]); });
   }
   // f(device, its part, its result), of all that take part.
   void for_each_device(size_t segment, const auto& f) {
@@ -465,14 +483,14 @@ class StepClock final : GroupSlots {
   std::array<StepLoad, kStepRows> loads_;  // of the whole step and its halves
   FetchQueue queue_;
   MemoryTraffic memory_;
-  std::vector<double> at_;       // [device] when what it was given is done; [0]: when the host is
-  std::vector<double> links_;    // [device] when the last sum is that goes on beside what it computes
-  std::vector<double> arrived_;  // [device] when its part of the newest sum is in host memory
-  double sum_read_ = 0;          // when all devices have the sum that went over host memory last
-  std::vector<double> bus_;      // [device] when its last fetch is
-  std::vector<double> moves_s_;  // [device] to bring the oldest blocks of hot caches to the host
-  std::vector<double> events_;   // when they are reached
-  double disk_s_ = 0;            // when the last read is done
+  std::vector<double> at_;     // [device] when what it was given is done; [0]: when the host is
+  std::vector<double> links_;  // [device] when the last sum is that goes on beside what it computes
+  std::deque<std::vector<double>> begun_;  // of sums that go on: links_ when each had begun
+  double sum_read_ = 0;                    // when all devices have the sum that went over host memory last
+  std::vector<double> bus_;                // [device] when its last fetch is
+  std::vector<double> moves_s_;            // [device] to bring the oldest blocks of hot caches to the host
+  std::vector<double> events_;             // when they are reached
+  double disk_s_ = 0;                      // when the last read is done
   std::map<const Weight*, double> chosen_read_s_;     // by the layer's Wdown
   std::map<const Weight*, double> in_memory_;         // share of those asked for, by the layer's Wdown
   std::map<const Weight*, ExpertPart> expert_parts_;  // by Wdown of all experts and of those in slots

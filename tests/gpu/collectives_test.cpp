@@ -43,9 +43,9 @@ class GpuCollectives : public testing::Test {
       part.device->side_queue()->follow();
     }
     collectives.begin_all_reduce(parts, kRows);
-    collectives.end_all_reduce();
-    for (const CollectivePart& part : parts) {
-      if (beside) part.device->side_queue()->lead();
+    const std::span<const Event> events = collectives.end_all_reduce();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (beside) parts[i].device->side_queue()->lead(events[i]);
     }
     for (const CollectivePart& part : parts) {
       std::vector<float> got(kRows * kCols);

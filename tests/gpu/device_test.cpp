@@ -83,7 +83,7 @@ TEST_F(GpuDevice, TheSideQueueFollowsAndLeads) {
       side->copy_out(between.data(), b, n);
       const Event out = side->record();
       side->copy_in(b, second.data(), n);
-      side->lead();
+      side->lead(side->record());
       device_->copy_within(a, b, n);
       device_->copy_out(after.data(), a, n);
       device_->wait(device_->record());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <string>
 #include <utility>
@@ -13,10 +14,17 @@ struct FakeStream {
   std::atomic<bool> is_stuck = false;  // nothing behind a sum that hangs is ever done
   bool is_side =
       false;  // beside that of the device's runs: as late as it may be, a sum is made when it is awaited
-  std::vector<std::function<void()>> late;
+  std::deque<std::function<void()>> late;
+  size_t n_done = 0;  // of what was late
 
-  void catch_up() {
-    for (const auto& work : std::exchange(late, {})) work();
+  size_t n_given() const { return n_done + late.size(); }
+  void catch_up() { catch_up(n_given()); }
+  void catch_up(size_t n) {
+    for (; n_done < n; ++n_done) {
+      const auto work = std::move(late.front());
+      late.pop_front();
+      work();
+    }
   }
 };
 

@@ -136,15 +136,15 @@ class StreamDevice final : public test::ForwardingDevice {
       device_.side_stream_.catch_up();
       device_.copy_out(to, from, n_bytes);
     }
-    Event record() override { return 0; }
-    void wait(Event) override { device_.side_stream_.catch_up(); }
+    Event record() override { return device_.side_stream_.n_given(); }
+    void wait(Event event) override { device_.side_stream_.catch_up(event); }
     bool has_reached(Event) override { return !device_.side_stream_.is_stuck && !device_.is_stuck(); }
     std::optional<NativeQueue> native_queue() override {
       return NativeQueue{NativeQueue::Api::cuda, device_.number_, &device_.side_stream_};
     }
     void follow() override {}
-    void lead() override {
-      device_.side_stream_.catch_up();
+    void lead(Event event) override {
+      device_.side_stream_.catch_up(event);
       device_.is_behind_side_ = true;
     }
 
@@ -249,11 +249,16 @@ TEST_F(NcclSums, BesideRuns) {
   Summands s = summands();
   for (CollectivePart& part : s.parts) part.queue = part.device->side_queue();
   nccl->begin_all_reduce(s.parts, kRows);
-  nccl->end_all_reduce();
-  EXPECT_EQ(fake_nccl().n_side_sum, 1);
-  for (const auto& device : devices_) EXPECT_EQ(device->n_late(), 1u);
-  for (const auto& device : devices_) device->side_queue()->lead();
-  expect_sums(s);
+  Summands next = summands();
+  for (CollectivePart& part : next.parts) part.queue = part.device->side_queue();
+  nccl->begin_all_reduce(next.parts, kRows);
+  EXPECT_EQ(fake_nccl().n_side_sum, 2);
+  for (const Summands* ended : {&s, &next}) {
+    const std::span<const Event> events = nccl->end_all_reduce();
+    for (const auto& device : devices_) EXPECT_EQ(device->n_late(), ended == &s ? 2u : 1u);
+    for (size_t d = 0; d < devices_.size(); ++d) devices_[d]->side_queue()->lead(events[d]);
+    expect_sums(*ended);
+  }
 }
 
 // The parts of a sum may come in any order: each goes with its device's communicator.

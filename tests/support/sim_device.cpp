@@ -209,10 +209,9 @@ Event SimDevice::record(Order& order) {
   return order.n_issued;
 }
 
-// `order` goes on once `other` has done what it was given so far.
-void SimDevice::put_behind(Order& order, Order& other) {
-  const Event event = other.n_issued;
-  order.s = std::max(order.s, other.s);
+// `order` goes on once `other` has reached `event`.
+void SimDevice::put_behind(Order& order, Order& other, Event event) {
+  order.s = std::max(order.s, other.at[event]);
   enqueue(order, 0, [this, &other, event] { block_until(other, event); });
 }
 

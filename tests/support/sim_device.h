@@ -125,8 +125,10 @@ class SimDevice final : public Device {
     Event record() override { return device_.record(device_.sums_); }
     void wait(Event event) override { device_.wait(device_.sums_, event); }
     bool has_reached(Event event) override { return device_.has_reached(device_.sums_, event); }
-    void follow() override { device_.put_behind(device_.sums_, device_.runs_); }
-    void lead() override { device_.put_behind(device_.runs_, device_.sums_); }
+    void follow() override {
+      device_.put_behind(device_.sums_, device_.runs_, device_.record(device_.runs_));
+    }
+    void lead(Event event) override { device_.put_behind(device_.runs_, device_.sums_, event); }
 
    private:
     SimDevice& device_;
@@ -137,7 +139,7 @@ class SimDevice final : public Device {
   Event record(Order& order);
   void wait(Order& order, Event event);
   bool has_reached(Order& order, Event event);
-  void put_behind(Order& order, Order& other);
+  void put_behind(Order& order, Order& other, Event event);
   std::byte* real(DevicePtr address, size_t n_bytes) const;  // aborts the test if out of bounds
   void enqueue(Order& order, double seconds, std::function<void()> work);
   void block_until(Order& order, Event event);  // called on the other queue's thread

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <map>
 #include <set>
 
@@ -41,6 +42,7 @@ std::string text(const Command& c) {
     case CommandKind::all_reduce: return format("all_reduce {}", c.segment);
     case CommandKind::all_gather: return format("all_gather {}", c.segment);
     case CommandKind::start_sum: return format("start_sum {}", c.segment);
+    case CommandKind::end_sum: return format("end_sum {}", c.segment);
     case CommandKind::join_sum: return format("join_sum {}", c.segment);
     case CommandKind::collect: return format("collect {}", c.device.index());
     case CommandKind::receive: return "receive";
@@ -65,7 +67,7 @@ class Checker {
       }
       EXPECT_EQ(next_segment_, partition().segments.size());
       EXPECT_TRUE(sent_.empty()) << "something was sent that nobody waited for";
-      EXPECT_FALSE(sum_.has_value()) << "a sum that nobody waited for";
+      EXPECT_TRUE(sums_.empty()) << "a sum that nobody waited for";
       EXPECT_TRUE(fed_.empty()) << "a device may still read the step's inputs";
       EXPECT_TRUE(written_back_.empty()) << "the host did not wait for caches that go back";
     }
@@ -120,15 +122,27 @@ class Checker {
         run_collective(c);
         EXPECT_TRUE(partition().segments[c.segment].begins_sum);
         EXPECT_NE(partition().segments[c.segment].rows, StepRows::all);
-        sum_ = c.segment;
+        sums_.push_back(c.segment);
+        begun_.push_back(c.segment);
         break;
-      case CommandKind::join_sum:
-        EXPECT_EQ(sum_, c.segment);
-        for (const int32_t i : partition().segments[c.segment].nodes) {
+      case CommandKind::end_sum: {
+        ASSERT_FALSE(begun_.empty());
+        EXPECT_EQ(begun_.front(), c.segment) << "sums end in the order of their starts";
+        begun_.pop_front();
+        const std::vector<int32_t>& nodes = partition().segments[c.segment].nodes;
+        for (const int32_t i : nodes) {
           const Node& node = graph_.nodes[static_cast<size_t>(i)];
           EXPECT_TRUE(!node.device->is_host() || unread_.empty()) << "may overwrite what a device reads";
         }
-        sum_.reset();
+        EXPECT_LE(c.event + nodes.size(), schedule_.n_events);
+        ended_[c.segment] = c.event;
+        break;
+      }
+      case CommandKind::join_sum:
+        EXPECT_EQ(std::erase(sums_, c.segment), 1u);
+        ASSERT_TRUE(ended_.contains(c.segment));
+        EXPECT_EQ(ended_.at(c.segment), c.event);
+        ended_.erase(c.segment);
         break;
       case CommandKind::collect:
         EXPECT_EQ(c.device, partition().logits_device);
@@ -206,14 +220,17 @@ class Checker {
 
   // While a sum goes on, nobody uses its memory, nor memory where that is.
   void expect_not_summed(DeviceId device, TensorId id) const {
-    if (!sum_ || graph_.tensor(id).weight) return;
+    if (graph_.tensor(id).weight) return;
+    for (const size_t sum : sums_) expect_not_summed(device, id, partition().segments[sum]);
+  }
+  void expect_not_summed(DeviceId device, TensorId id, const PlacedSegment& sum) const {
     const auto range = [&](TensorId tensor) {
       const Tensor& t = graph_.tensor(tensor);
       const size_t begin = partition().arena_offsets[device.index()][static_cast<size_t>(t.storage)];
       EXPECT_NE(begin, Partition::kNowhere);
       return std::pair(begin, begin + t.n_bytes());
     };
-    for (const int32_t i : partition().segments[*sum_].nodes) {
+    for (const int32_t i : sum.nodes) {
       const Node& node = graph_.nodes[static_cast<size_t>(i)];
       if (node.device != device) continue;
       for (const TensorId summed : {std::get<CollectiveOp>(node.op).x, node.output}) {
@@ -250,7 +267,7 @@ class Checker {
   // Each device makes its part in an earlier segment of its own.
   void run_collective(const Command& c) {
     ASSERT_EQ(c.segment, next_segment_++);
-    EXPECT_FALSE(sum_.has_value()) << "one sum goes on at a time";
+    EXPECT_TRUE(c.kind == CommandKind::start_sum || sums_.empty()) << "beside sums of parts";
     const PlacedSegment& s = partition().segments[c.segment];
     ASSERT_TRUE(s.collective.has_value());
     EXPECT_TRUE(s.transfers.empty());
@@ -280,7 +297,9 @@ class Checker {
   std::map<DeviceId, int64_t> fed_;     // [device] when it was given the step's inputs that it may still read
   std::map<DeviceId, int64_t> unread_;  // [device] its last copy from the host that nobody has waited for
   std::map<DeviceId, int64_t> written_back_;                 // [device] the last of a cache to the host
-  std::optional<size_t> sum_;                                // the segment of one that goes on
+  std::vector<size_t> sums_;                                 // segments of those that go on
+  std::deque<size_t> begun_;                                 // of those that have not ended, by age
+  std::map<size_t, size_t> ended_;                           // [segment] the events of the others
   std::set<size_t> sent_;                                    // events of tensors on their way to the host
   std::map<size_t, std::pair<DeviceId, int64_t>> recorded_;  // [event] its device, and when
   std::map<Slot, Content> slots_, cache_slots_;
@@ -403,7 +422,8 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
           for (int64_t n_gpu_layers : {0, 1, 3, 6}) {
             for (int64_t n_disk : {0, 1, 2, 5}) {
               for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
-                                               CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{}), CacheChoice(SplitCache{32})}) {
+                                               CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{}),
+                                               CacheChoice(SplitCache{32})}) {
                 for (const double rows : {1.0, 0.5}) {
                   SCOPED_TRACE(format("{}, {} GPUs, {} slots, {}, -ngl {}, {} on disk, cache {}, rows {:g}",
                                       model == moe_.get()     ? "moe"
@@ -483,22 +503,23 @@ TEST_F(Schedules, SumsGoOnBesideTheOtherHalf) {
   OffloadChoice choice{kLayers + 1};
   choice.split = options.split_mode;
   const Halved h = halved_prefill(*dense_, choice, options, false);
-  std::optional<StepRows> summed;
-  std::set<DeviceId> busy;
+  std::map<size_t, std::set<DeviceId>> busy;  // [sum] with the other half
   int n_sums = 0;
   for (const Command& c : h.schedule.commands) {
     const PlacedSegment& s = h.schedule.partition.segments[c.segment];
     if (c.kind == CommandKind::start_sum) {
-      summed = s.rows;
-      busy.clear();
+      busy[c.segment] = {};
       ++n_sums;
-    } else if (c.kind == CommandKind::run && summed) {
-      EXPECT_NE(s.rows, *summed);
-      busy.insert(c.device);
+    } else if (c.kind == CommandKind::run && !c.device.is_host()) {  // which makes the embedding
+      for (auto& [sum, devices] : busy) {
+        EXPECT_NE(s.rows, h.schedule.partition.segments[sum].rows);
+        devices.insert(c.device);
+      }
     } else if (c.kind == CommandKind::join_sum) {
-      busy.erase(DeviceId::host());  // which makes the embedding
-      EXPECT_EQ(busy.size(), 2u) << n_sums;
-      summed.reset();
+      if (n_sums < 2 * 2 * (kLayers - 1)) {  // at the end only those behind it are left
+        EXPECT_EQ(busy.at(c.segment).size(), 2u) << n_sums;
+      }
+      busy.erase(c.segment);
     }
   }
   EXPECT_EQ(n_sums, 2 * 2 * (kLayers - 1));  // the last layer has sums of outputs alone
