@@ -127,9 +127,9 @@ What is assumed:
 - Links between hosts of 25, 100 and 400 Gbit/s, each message with {LINK_US} microseconds beside its bytes.
 - On one host, one process has all GPUs. Over hosts, each has {GPUS_PER_HOST} GPUs and a stage of the layers, as `tandem run --mpi`
   divides them; over its GPUs a stage is divided as `-sm auto` finds faster.
-- While decoding, computing and collectives take turns. Of prompts, one half of a step's tokens is summed over the GPUs while
-  these compute the other (`src/exec/halves.h`), where that is predicted to be faster. What a rank sends is on its way while it
-  goes on computing.
+- While decoding, computing and collectives take turns. Of prompts, some parts of a step's tokens are summed over the GPUs
+  while these compute another (`src/exec/parts.h`), where that is predicted to be faster. What a rank sends is on its way while
+  it goes on computing.
 
 In the tables: tokens per second, decoding / of a prompt. Empty: not asked for, or it does not fit.
 """

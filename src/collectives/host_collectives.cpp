@@ -93,13 +93,12 @@ class HostCollectives final : public Collectives {
     return n;
   }
 
-  // Sums beside runs take turns in so many that the host does not wait for those that devices still read: a queue has read the
-  // sum before the last one that it has brought its part of.
+  // Sums beside runs take turns in so many buffers that the host need not wait until devices have read one: a queue whose part of
+  // a sum is there has read all that it was sent before it began to bring that.
   size_t next_buffer(bool is_beside) {
-    const size_t n = is_beside ? 2 * (begun_.size() + 1) : 1;
-    TANDEM_CHECK(is_beside || begun_.empty());
-    if (buffers_.size() < n) buffers_.resize(n);
-    last_ = (last_ + 1) % n;
+    const size_t n_needed = is_beside || !begun_.empty() ? 2 * (begun_.size() + 1) : 1;
+    if (buffers_.size() < n_needed) buffers_.resize(n_needed);
+    last_ = n_needed == 1 ? 0 : (last_ + 1) % buffers_.size();
     TANDEM_CHECK(std::ranges::find(begun_, last_) == begun_.end());
     return last_;
   }

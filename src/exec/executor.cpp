@@ -69,18 +69,18 @@ std::unique_ptr<Program> Executor::compile(Graph graph) {
     while_hot = compile_placed(placed_graph(graph, placement_, CacheReach::hot_cache));
   }
   Graph placed = placed_graph(std::move(graph), placement_);
-  std::unique_ptr<Program> in_halves;
-  if (std::optional<HalvedGraph> halved = halved_graph(placed, placement_)) {
-    in_halves = compile_placed(std::move(halved->graph), halved->halves);
+  std::unique_ptr<Program> in_parts;
+  if (std::optional<PartedGraph> parted = parted_graph(placed, placement_)) {
+    in_parts = compile_placed(std::move(parted->graph), parted->parts);
   }
   std::unique_ptr<Program> program = compile_placed(std::move(placed));
   program->while_hot_ = std::move(while_hot);
-  program->in_halves_ = std::move(in_halves);
+  program->in_parts_ = std::move(in_parts);
   return program;
 }
 
-std::unique_ptr<Program> Executor::compile_placed(Graph graph, const Halves& halves) {
-  Schedule schedule = make_schedule(graph, placement_, devices_.size(), Arenas::laid_out, halves);
+std::unique_ptr<Program> Executor::compile_placed(Graph graph, const StepParts& parts) {
+  Schedule schedule = make_schedule(graph, placement_, devices_.size(), Arenas::laid_out, parts);
   check_supported(graph, schedule.partition);
   std::unique_ptr<Program> program(new Program(*this, std::move(graph), std::move(schedule)));
   const Partition& partition = program->schedule_.partition;
@@ -205,9 +205,9 @@ Program& Executor::program_for(Program& program, const StepInputs& inputs) {
   if (program.while_hot_ && std::all_of(from.begin(), from.end(), [](int32_t p) { return p == 0; }))
     return *program.while_hot_;
   const Placement& placement = program.executor_.placement_;
-  const bool in_halves =
-      program.in_halves_ && goes_in_halves(placement, program.graph_.shape.max_tokens, inputs.shape.n_tokens);
-  return in_halves ? *program.in_halves_ : program;
+  const bool in_parts =
+      program.in_parts_ && goes_in_parts(placement, program.graph_.shape.max_tokens, inputs.shape.n_tokens);
+  return in_parts ? *program.in_parts_ : program;
 }
 
 void Executor::run(Program& built, const StepInputs& inputs) {
@@ -247,23 +247,21 @@ void Executor::begin_step(const Program& program, const StepInputs& inputs) {
   const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
   stream_.use(groups, program.groups_);
   queue_.begin(groups);
-  set_shapes(program.schedule_.partition.halves, inputs);
+  set_shapes(program.schedule_.partition.parts, inputs);
   kv_stream_.begin(inputs.data[static_cast<size_t>(Input::block_table)],
                    inputs.data[static_cast<size_t>(Input::slots)], inputs.shape.sequences);
 }
 
-// The sizes of the step and of its halves. A sequence with tokens in both goes on in the second one: its recurrent layers read
-// the state that the first one wrote.
-void Executor::set_shapes(const Halves& halves, const StepInputs& inputs) {
+// The sizes of the step and of its parts. A sequence with tokens in several goes on in the later ones: their recurrent layers
+// read the state that those before them wrote.
+void Executor::set_shapes(const StepParts& parts, const StepInputs& inputs) {
   shapes_.fill(inputs.shape);
-  if (!halves.on()) return;
-  const std::span<const int32_t> states = inputs.data[static_cast<size_t>(Input::states)];
-  later_states_.assign(states.begin(), states.end());
   const int64_t n_step = inputs.shape.n_tokens;
-  for (const StepRows rows : {StepRows::first, StepRows::second}) {
+  for (size_t part = 0; part < parts.count; ++part) {
+    const StepRows rows = rows_of_part(part);
     const auto i = static_cast<size_t>(rows);
-    shapes_[i].n_tokens = halves.n_tokens(rows, n_step);
-    const int64_t begin = halves.n_before(rows), end = begin + shapes_[i].n_tokens;
+    shapes_[i].n_tokens = parts.n_tokens(rows, n_step);
+    const int64_t begin = parts.n_before(rows), end = begin + shapes_[i].n_tokens;
     sequences_[i].clear();
     int64_t at = 0;
     for (const SequenceStep& s : inputs.shape.sequences) {
@@ -272,19 +270,27 @@ void Executor::set_shapes(const Halves& halves, const StepInputs& inputs) {
       at += s.n_tokens;
     }
     shapes_[i].sequences = sequences_[i];
+    const std::span<const int32_t> states = inputs.data[static_cast<size_t>(Input::states)];
+    states_[i].assign(states.begin(), states.end());
+    if (part == 0 || states.empty() || begin >= n_step) continue;
+    const std::span<const int32_t> of = inputs.data[static_cast<size_t>(Input::sequences)];
+    const auto cut = static_cast<size_t>(begin), last = static_cast<size_t>(of[cut - 1]);
+    if (of[cut] == of[cut - 1]) states_[i][2 * last] = states[2 * last + 1];
   }
-  if (states.empty()) return;
-  const std::span<const int32_t> of = inputs.data[static_cast<size_t>(Input::sequences)];
-  const auto cut = static_cast<size_t>(halves.n_first);
-  const auto last = static_cast<size_t>(of[cut - 1]);
-  if (of[cut] == of[cut - 1]) later_states_[2 * last] = states[2 * last + 1];
 }
 
 const StepShape& Executor::shape_of(const Program& program, TensorId tensor) const {
-  return shape_of(program.schedule_.partition.halves.rows_of(tensor));
+  return shape_of(program.schedule_.partition.parts.rows_of(tensor));
+}
+
+// Of a short step, the last parts may have no tokens.
+bool Executor::is_of_empty_part(const Program& program, const Command& c) const {
+  const Partition& partition = program.schedule_.partition;
+  return runs_segment(c.kind) && shape_of(partition.segments[c.segment].rows).n_tokens == 0;
 }
 
 void Executor::execute(Program& program, const Command& c, const StepInputs& inputs) {
+  if (is_of_empty_part(program, c)) return;
   const size_t d = c.device.index();
   switch (c.kind) {
     case CommandKind::feed: return feed(program, d, inputs);
@@ -348,9 +354,11 @@ void Executor::run_segment(Program& program, const Command& c) {
 
 void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) {
   for (TensorId id : program.schedule_.partition.inputs[d]) {
-    const bool is_later = id == program.schedule_.partition.halves.states;
+    const std::vector<TensorId>& later = program.schedule_.partition.parts.states;
+    const auto part = static_cast<size_t>(std::ranges::find(later, id) - later.begin());
     const std::span<const int32_t> data =
-        is_later ? later_states_ : inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
+        part < later.size() ? states_[static_cast<size_t>(rows_of_part(part))]
+                            : inputs.data[static_cast<size_t>(program.graph_.tensor(id).input)];
     TANDEM_CHECK(data.size_bytes() <= program.graph_.tensor(id).n_bytes());
     devices_[d]->copy_in(program.addresses_[d][id], data.data(), data.size_bytes());
   }
@@ -359,6 +367,7 @@ void Executor::feed(const Program& program, size_t d, const StepInputs& inputs) 
 void Executor::copy(const Program& program, const Command& c) {
   const Tensor& tensor = program.graph_.tensor(c.tensor);
   const size_t n_bytes = step_bytes(tensor, shape_of(program, c.tensor));
+  if (n_bytes == 0) return;
   const auto storage = static_cast<size_t>(tensor.storage);
   const size_t from = c.from.index(), to = c.device.index();
   const DevicePtr source = program.addresses_[from][storage];
@@ -387,7 +396,7 @@ void Executor::run_collective(const Program& program, const Command& c) {
   const PlacedSegment& segment = program.schedule_.partition.segments[c.segment];
   const StepShape& shape = shape_of(segment.rows);
   const bool goes_on = c.kind == CommandKind::start_sum;
-  std::vector<CollectivePart>& parts = parts_;
+  std::vector<CollectivePart>& parts = collective_parts_;
   parts.clear();
   size_t n_rows = 0;
   int layer = 0;

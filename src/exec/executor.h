@@ -103,7 +103,7 @@ class Executor {
 
  private:
   friend class Program;
-  std::unique_ptr<Program> compile_placed(Graph graph, const Halves& halves = {});
+  std::unique_ptr<Program> compile_placed(Graph graph, const StepParts& parts = {});
   struct Arena {
     DevicePtr base = nullptr;
     size_t n_bytes = 0;
@@ -117,9 +117,10 @@ class Executor {
   void grow_slots(DeviceId device, const SlotNeeds& needs);
   static Program& program_for(Program& program, const StepInputs& inputs);
   void begin_step(const Program& program, const StepInputs& inputs);
-  void set_shapes(const Halves& halves, const StepInputs& inputs);
+  void set_shapes(const StepParts& parts, const StepInputs& inputs);
   const StepShape& shape_of(StepRows rows) const { return shapes_[static_cast<size_t>(rows)]; }
   const StepShape& shape_of(const Program& program, TensorId tensor) const;
+  bool is_of_empty_part(const Program& program, const Command& command) const;
   void execute(Program& program, const Command& command, const StepInputs& inputs);
   void run_segment(Program& program, const Command& command);
   void feed(const Program& program, size_t device, const StepInputs& inputs);
@@ -150,12 +151,12 @@ class Executor {
   FetchQueue queue_;
   KvStream kv_stream_;
   std::unique_ptr<Collectives> collectives_;
-  std::vector<CollectivePart> parts_;
-  // Of the step that runs: all of it and its halves (StepRows), and what halves are made of.
+  std::vector<CollectivePart> collective_parts_;
+  // Of the step that runs: all of it and its parts (StepRows), and what parts are made of.
   std::array<StepShape, kStepRows> shapes_;
   std::array<std::vector<SequenceStep>, kStepRows> sequences_;
-  std::vector<int32_t> later_states_;  // input `states` of the second half
-  std::vector<Arena> arenas_;          // one per device, shared by all programs
+  std::array<std::vector<int32_t>, kStepRows> states_;  // input `states` of parts but the first
+  std::vector<Arena> arenas_;                           // one per device, shared by all programs
   std::vector<Program*> programs_;
   std::vector<std::byte> staging_;            // for copies between two GPUs
   std::vector<float> logits_, top_, hidden_;  // if they are computed on a GPU
@@ -191,7 +192,7 @@ class Program {
   std::vector<GroupWeights> groups_;
   std::vector<Event> events_;           // recorded by the schedule's commands
   std::unique_ptr<Program> while_hot_;  // runs instead while the cold caches are empty
-  std::unique_ptr<Program> in_halves_;  // runs instead for many tokens (halves.h)
+  std::unique_ptr<Program> in_parts_;   // runs instead for many tokens (parts.h)
 };
 
 }  // namespace tandem

@@ -12,9 +12,9 @@ constexpr size_t kArenaAlignment = 256;
 
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const Placement& placement, size_t n_devices, const Halves& halves)
+  Partitioner(const Graph& graph, const Placement& placement, size_t n_devices, const StepParts& parts)
       : graph_(graph), placement_(placement), n_devices_(n_devices) {
-    result_.halves = halves;
+    result_.parts = parts;
     result_.pins_fetched = placement.pins_fetched;
     made_on_.resize(graph.tensors.size());
     made_in_.assign(graph.tensors.size(), 0);
@@ -63,7 +63,7 @@ class Partitioner {
     const std::optional<size_t> cache = cache_of(node);
     const auto* collective = std::get_if<CollectiveOp>(&node.op);
     const std::optional<int32_t> number = collective ? std::optional(collective->number) : std::nullopt;
-    const StepRows rows = halves().rows_of(node);
+    const StepRows rows = parts().rows_of(node);
     if (begins_segment(node, device, group, cache, number, rows)) {
       result_.segments.push_back(PlacedSegment{device, group, cache, {}, {}, {}, number, rows});
       segment_begin_ = index;
@@ -81,8 +81,8 @@ class Partitioner {
       if (!streams(node, id)) use(device, id, index);
     }
     if (node.output == kNoTensor) return;
-    for (const TensorId id : {node.output, halves().view_of(node.output).whole}) {
-      if (id == kNoTensor) continue;  // the second half completes what is there whole
+    for (const TensorId id : {node.output, parts().view_of(node.output).whole}) {
+      if (id == kNoTensor) continue;  // the last part completes what is there whole
       made_on_[id] = device;
       made_in_[id] = result_.segments.size() - 1;
       host_waits_ |= !device.is_host() && host_uses_[id];
@@ -93,7 +93,7 @@ class Partitioner {
 
   // ---- Sums that go on ----
 
-  const Halves& halves() const { return result_.halves; }
+  const StepParts& parts() const { return result_.parts; }
 
   void begin_sum() {
     result_.segments.back().begins_sum = true;
@@ -114,7 +114,7 @@ class Partitioner {
     bool uses = false;
     const InputList inputs = inputs_of(node.op);
     for_each_of_sum(sum, [&](DeviceId, TensorId id) {
-      const TensorId mine = graph_.tensor(id).storage;  // the other half may be beside it in the same memory
+      const TensorId mine = graph_.tensor(id).storage;  // other parts may be beside it in the same memory
       uses |= std::ranges::any_of(inputs, [&](TensorId input) {
         const TensorId storage = graph_.tensor(input).storage;
         return storage == mine || storage == memory_of(id);
@@ -133,7 +133,7 @@ class Partitioner {
   // The tensor whose memory it lies in.
   TensorId memory_of(TensorId id) const {
     const TensorId storage = graph_.tensor(id).storage;
-    const TensorId whole = halves().view_of(storage).whole;
+    const TensorId whole = parts().view_of(storage).whole;
     return whole == kNoTensor ? storage : graph_.tensor(whole).storage;
   }
 
@@ -241,7 +241,7 @@ class Partitioner {
   void receive(TensorId id) {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const auto other = static_cast<TensorId>(i);
-      if (other != id && halves().view_of(other).whole != id) continue;
+      if (other != id && parts().view_of(other).whole != id) continue;
       made_on_[i] = DeviceId::host();
       valid_[0][i] = true;
     }
@@ -264,7 +264,7 @@ class Partitioner {
 
   // Extends the lifetime of the tensor's memory on a device to node `index`.
   void touch(DeviceId device, TensorId id, int32_t index) {
-    const TensorId whole = halves().view_of(id).whole;
+    const TensorId whole = parts().view_of(id).whole;
     BufferLifetime& life = lifetimes_[device.index()][memory_of(id)];
     life.n_bytes = std::max(life.n_bytes, graph_.tensor(whole == kNoTensor ? id : whole).n_bytes());
     life.first = life.first < 0 ? index : std::min(life.first, index);
@@ -315,7 +315,7 @@ class Partitioner {
       std::vector<size_t> offsets(graph_.tensors.size(), Partition::kNowhere);
       for (size_t i = 0; i < ids.size(); ++i) offsets[ids[i]] = plan.offsets[i];
       for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-        const Halves::View view = halves().view_of(static_cast<TensorId>(id));
+        const StepParts::View view = parts().view_of(static_cast<TensorId>(id));
         const TensorId memory = memory_of(static_cast<TensorId>(id));
         if (view.whole != kNoTensor && offsets[memory] != Partition::kNowhere)
           offsets[id] = offsets[memory] + view.offset;
@@ -342,8 +342,8 @@ class Partitioner {
 }  // namespace
 
 Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas,
-                          const Halves& halves) {
-  return Partitioner(graph, placement, n_devices, halves).run(arenas);
+                          const StepParts& parts) {
+  return Partitioner(graph, placement, n_devices, parts).run(arenas);
 }
 
 }  // namespace tandem

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "exec/halves.h"
+#include "exec/parts.h"
 #include "exec/placement.h"
 #include "exec/slots.h"
 #include "graph/graph.h"
@@ -39,8 +39,9 @@ struct StreamGroup {
   bool passes_through_host() const { return on_disk && (device.is_host() || fetched_every_step); }
 };
 
-// Or a collective: its nodes, one for each device that takes part; `device` is then any of these. The sum of a half only begins
-// there, and goes on beside the segments behind it, up to its first use or to a collective that is no such sum.
+// Or a collective: its nodes, one for each device that takes part; `device` is then any of these. The sum of a step's part
+// (parts.h) only begins there, and goes on beside the segments behind it, up to its first use or to a collective that is no such
+// sum.
 struct PlacedSegment {
   DeviceId device;
   std::optional<size_t> group;             // the streamed weights that the nodes read
@@ -68,7 +69,7 @@ struct Partition {
   DeviceId logits_device = DeviceId::host(), hidden_device = DeviceId::host();
   bool has_top = false;  // whether the logits' device picks out the largest, which saves a bus the others
   bool pins_fetched = false;  // Placement::pins_fetched
-  Halves halves;         // of the graph
+  StepParts parts;            // of the graph
 
   static constexpr size_t kNowhere = SIZE_MAX;
 };
@@ -76,6 +77,6 @@ struct Partition {
 // Arenas::none skips the layout of activations, for callers that only ask what runs where and when.
 enum class Arenas : uint8_t { laid_out, none };
 Partition partition_graph(const Graph& graph, const Placement& placement, size_t n_devices,
-                          Arenas arenas = Arenas::laid_out, const Halves& halves = {});
+                          Arenas arenas = Arenas::laid_out, const StepParts& parts = {});
 
 }  // namespace tandem

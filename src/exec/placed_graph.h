@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "exec/halves.h"
+#include "exec/parts.h"
 #include "exec/placement.h"
 
 namespace tandem {
@@ -19,14 +19,14 @@ Graph placed_graph(Graph graph, const Placement& placement, CacheReach reach = C
 class PlacedGraph {
  public:
   PlacedGraph(const Graph& graph, const Placement& placement, CacheReach reach = CacheReach::both_caches);
-  explicit PlacedGraph(HalvedGraph graph) : own_(std::move(graph.graph)), halves_(std::move(graph.halves)) {}
+  explicit PlacedGraph(PartedGraph graph) : own_(std::move(graph.graph)), parts_(std::move(graph.parts)) {}
   const Graph& operator*() const { return own_ ? *own_ : *graph_; }
-  const Halves& halves() const { return halves_; }
+  const StepParts& parts() const { return parts_; }
 
  private:
   const Graph* graph_ = nullptr;
   std::optional<Graph> own_;
-  Halves halves_;
+  StepParts parts_;
 };
 
 }  // namespace tandem

@@ -27,12 +27,17 @@ struct LayerPlacement {
   bool operator==(const LayerPlacement&) const = default;
 };
 
+// Prefill steps of `from` tokens or more go through the layers in `count` parts (parts.h); 0 or 1: none do.
+struct PrefillParts {
+  int64_t count = 0, from = 0;
+  bool operator==(const PrefillParts&) const = default;
+};
+
 // Devices that compute every layer together whose home is one of them (tensor_parallel.h).
 struct TensorParallel {
   std::vector<DeviceId> devices;  // two or more, each once
   std::vector<double> shares;     // of each, at least 0, and more than 0 in all
-  // Prefill steps of so many tokens or more go through the layers in halves (halves.h); 0: none.
-  int64_t halves_from = 0;
+  PrefillParts parts = {};
 
   std::optional<size_t> find(DeviceId device) const;  // its index
 };

@@ -100,7 +100,7 @@ class Scheduler {
 
   void start_sum(size_t index) {
     const PlacedSegment& s = partition().segments[index];
-    while (n_ended_ + partition().halves.sums_ahead() < sums_.size()) end_oldest();
+    while (n_ended_ + partition().parts.sums_ahead() < sums_.size()) end_oldest();
     add({.kind = CommandKind::start_sum, .device = s.device, .segment = index});
     sums_.push_back({index, schedule_.n_events});
     schedule_.n_events += s.nodes.size();
@@ -267,8 +267,8 @@ std::vector<SplitLayer> split_layers(const Placement& placement) {
 }  // namespace
 
 Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices, Arenas arenas,
-                       const Halves& halves) {
-  Partition partition = partition_graph(graph, placement, n_devices, arenas, halves);
+                       const StepParts& parts) {
+  Partition partition = partition_graph(graph, placement, n_devices, arenas, parts);
   Scheduler scheduler(graph, std::move(partition), n_devices);
   Schedule schedule = scheduler.run();
   schedule.split_layers = split_layers(placement);

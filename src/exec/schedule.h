@@ -44,6 +44,11 @@ enum class CommandKind : uint8_t {
 };
 inline constexpr int kCommandKinds = 22;
 
+// Whether such a command is for `segment`.
+constexpr bool runs_segment(CommandKind kind) {
+  return kind >= CommandKind::run && kind <= CommandKind::join_sum;
+}
+
 struct Command {
   CommandKind kind = CommandKind::run;
   // Executes it; the host executes `read`, `wait_read`, `start_fetches`, `receive` and `send`.
@@ -73,6 +78,6 @@ struct Schedule {
 };
 
 Schedule make_schedule(const Graph& graph, const Placement& placement, size_t n_devices,
-                       Arenas arenas = Arenas::laid_out, const Halves& halves = {});
+                       Arenas arenas = Arenas::laid_out, const StepParts& parts = {});
 
 }  // namespace tandem

@@ -359,7 +359,7 @@ struct GateOp {
 
 // The ops of a recurrent layer keep a state for each sequence, in slots of the node's layer. `states` has
 // the slot to read and the slot to write for each sequence; they differ, so a step that fails leaves the
-// state as it was. Only the second half of a step (exec/halves.h) may name the slot that the first one wrote twice.
+// state as it was. Only a later part of a step (exec/parts.h) may name the slot that an earlier one wrote twice.
 // At position 0 of a sequence the state is zero and nothing is read. The tokens of a
 // sequence are neighbours in the step, in the order of their positions.
 //

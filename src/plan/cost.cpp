@@ -24,7 +24,6 @@ class StepClock final : GroupSlots {
         schedule_(schedule),
         rates_(rates),
         load_(load),
-        loads_{load, half_of(load, StepRows::first), half_of(load, StepRows::second)},
         queue_(*this, devices.size()),
         memory_(rates[0].memory()),
         at_(devices.size()),
@@ -34,6 +33,7 @@ class StepClock final : GroupSlots {
         events_(schedule.n_events),
         slots_(devices.size()),
         cache_slots_(devices.size()) {
+    for (size_t i = 0; i < kStepRows; ++i) loads_[i] = load_for(static_cast<StepRows>(i));
     add_chosen_experts();
     for (const CachedLayer& layer : schedule.cached) add_cached_experts(layer);
     for (const PlacedSegment& segment : partition().segments) add_segment(segment, kv);
@@ -96,19 +96,20 @@ class StepClock final : GroupSlots {
 
   // ---- What there is ----
 
-  // Of several sequences, a half has its share; one goes on in the second half.
-  StepLoad half_of(StepLoad load, StepRows rows) const {
-    const Halves& halves = schedule_.partition.halves;
-    if (!halves.on()) return load;
-    const int64_t n = halves.n_tokens(rows, load.n_tokens);
-    if (load.n_sequences == 1) load.n_past += halves.n_before(rows);
+  // Of several sequences, a part has its share; one goes on in the later parts.
+  StepLoad load_for(StepRows rows) const {
+    const StepParts& parts = schedule_.partition.parts;
+    StepLoad load = load_;
+    if (!parts.on()) return load;
+    const int64_t n = parts.n_tokens(rows, load.n_tokens);
+    if (load.n_sequences == 1) load.n_past += parts.n_before(rows);
     load.n_sequences = std::max<int64_t>(1, load.n_sequences * n / std::max<int64_t>(1, load.n_tokens));
     load.n_tokens = n;
     return load;
   }
   const StepLoad& load_of(StepRows rows) const { return loads_[static_cast<size_t>(rows)]; }
   double bytes_of(TensorId id) const {
-    return tensor_bytes(graph_.tensor(id), load_of(partition().halves.rows_of(id)));
+    return tensor_bytes(graph_.tensor(id), load_of(partition().parts.rows_of(id)));
   }
 
   double disk_bytes_per_s() const {
@@ -161,7 +162,7 @@ class StepClock final : GroupSlots {
   void add_segment(const PlacedSegment& segment, const KvConfig& kv) {
     const DeviceRates& rates = rates_[segment.device.index()];
     SegmentTime time{rates.stage_s, 0, {}};
-    if (segment.collective) {
+    if (segment.collective || load_of(segment.rows).n_tokens == 0) {
       segments_.push_back(time);
       return;
     }
@@ -245,6 +246,7 @@ class StepClock final : GroupSlots {
   // ---- Commands ----
 
   void execute(const Command& c) {
+    if (runs_segment(c.kind) && load_of(partition().segments[c.segment].rows).n_tokens == 0) return;
     const size_t d = c.device.index();
     switch (c.kind) {
       case CommandKind::feed: return;  // some integers
@@ -386,6 +388,7 @@ class StepClock final : GroupSlots {
   }
 
   void copy(const Command& c) {
+    if (load_of(partition().parts.rows_of(c.tensor)).n_tokens == 0) return;
     const size_t from = c.from.index(), to = c.device.index();
     if (!c.from.is_host()) give(from, over_bus(from, c.tensor));
     if (!c.from.is_host() && !c.device.is_host()) reach(0, at_[from]);
@@ -480,7 +483,7 @@ class StepClock final : GroupSlots {
   const Schedule& schedule_;
   std::span<const DeviceRates> rates_;
   StepLoad load_;
-  std::array<StepLoad, kStepRows> loads_;  // of the whole step and its halves
+  std::array<StepLoad, kStepRows> loads_;  // of the whole step and its parts
   FetchQueue queue_;
   MemoryTraffic memory_;
   std::vector<double> at_;     // [device] when what it was given is done; [0]: when the host is

@@ -373,7 +373,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);
   }
-  text += halves_text(r, fit);
+  text += parts_text(r, fit);
   if (const std::string ways = split_text(r, fit); !ways.empty()) text += "over GPUs: " + ways + "\n";
   if (any_streams(StepKind::prefill)) {
     text += format("prompts: {} tokens a step, for all of which the streamed weights cross the bus once\n",

@@ -484,12 +484,11 @@ double step_seconds(const FitRequest& r, const Placement& placement, const Graph
     load.hot_from = hot_from_of(r.kv, split->n_blocks, load.n_past + load.n_tokens);
   }
   PlacedGraph placed(built, placement, load.hot_from > 0 ? CacheReach::both_caches : CacheReach::hot_cache);
-  if (goes_in_halves(placement, built.shape.max_tokens, load.n_tokens)) {
-    std::optional<HalvedGraph> halved = halved_graph(*placed, placement);
-    if (halved) placed = PlacedGraph(std::move(*halved));
+  if (goes_in_parts(placement, built.shape.max_tokens, load.n_tokens)) {
+    std::optional<PartedGraph> parted = parted_graph(*placed, placement);
+    if (parted) placed = PlacedGraph(std::move(*parted));
   }
-  const Schedule schedule =
-      make_schedule(*placed, placement, r.devices.size(), Arenas::none, placed.halves());
+  const Schedule schedule = make_schedule(*placed, placement, r.devices.size(), Arenas::none, placed.parts());
   return step_cost(*placed, schedule, r.devices, r.rates, r.kv, load).seconds;
 }
 
@@ -567,7 +566,7 @@ std::vector<Fit> all_fits(const FitRequest& request) {
   }
   if (r.rates.empty()) return list;
   for (Fit& f : list) {
-    choose_halves(r, f);
+    choose_parts(r, f);
     f.speed = predict(r, f.placement);
   }
   std::stable_sort(list.begin(), list.end(),

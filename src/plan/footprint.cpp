@@ -125,8 +125,8 @@ std::vector<PlacedGraph> placed_graphs(const std::vector<const Graph*>& graphs, 
   std::vector<PlacedGraph> placed;
   for (const Graph* graph : graphs) placed.emplace_back(*graph, placement);
   for (size_t g = 0; g < graphs.size(); ++g) {
-    std::optional<HalvedGraph> halved = halved_graph(*placed[g], placement);
-    if (halved) placed.emplace_back(std::move(*halved));
+    std::optional<PartedGraph> parted = parted_graph(*placed[g], placement);
+    if (parted) placed.emplace_back(std::move(*parted));
   }
   if (!placement.splits_caches()) return placed;
   for (const Graph* graph : graphs) placed.emplace_back(*graph, placement, CacheReach::hot_cache);
@@ -179,7 +179,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
   for (size_t g = 0; g < placed.size(); ++g) {
     const Graph& graph = *placed[g];
     const Partition partition =
-        partition_graph(graph, placement, devices.size(), Arenas::laid_out, placed[g].halves());
+        partition_graph(graph, placement, devices.size(), Arenas::laid_out, placed[g].parts());
     if (g == 0) result.per_token = bus_bytes(graph, partition);
     for (size_t d = 0; d < devices.size(); ++d) {
       DeviceBytes& bytes = result.devices[d];
@@ -219,7 +219,7 @@ Footprint footprint(const std::vector<const Graph*>& graphs, const DeviceModels&
         slots[d].n_bytes() + kv_slot_needs(caches, kv_layers[0], DeviceId::at(d)).n_bytes();
     const PinnedBytes pinned = devices[d]->pinned_bytes();
     result.devices[d].staging += n_slot_bytes;
-    if (d > 0 && std::ranges::any_of(placed, [](const PlacedGraph& g) { return g.halves().on(); }))
+    if (d > 0 && std::ranges::any_of(placed, [](const PlacedGraph& g) { return g.parts().on(); }))
       result.devices[0].staging += pinned.side_copies;
     const bool fetches = n_slot_bytes > 0 || keeps_experts(placement, DeviceId::at(d));
     result.devices[0].staging += pinned.copies + (fetches ? pinned.fetches : 0);

@@ -44,7 +44,7 @@ std::optional<Fit> in_way(const FitRequest& r, const Fit& fit, SplitMode way) {
     if (on_host) choice.cache = CacheOnHost{};
   }
   Fit other = fit_with(r, choice);
-  choose_halves(r, other);
+  choose_parts(r, other);
   return other;
 }
 

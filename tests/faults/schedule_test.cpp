@@ -54,12 +54,12 @@ TEST_F(Interpreters, BothHandleEveryKindOfCommand) {
     const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{0, 16});
     const PlacedGraph placed(graphs.decode, s.placement().placement);
     for (const Command& c : make_schedule(*placed, s.placement().placement, 3).commands) kinds.insert(c.kind);
-    Placement halved = s.placement().placement;  // tests/faults/halves_test.cpp executes those
-    halved.parallel->halves_from = 1;
+    Placement parted = s.placement().placement;  // tests/faults/parts_test.cpp executes those
+    parted.parallel->parts = {2, 1};
     const SessionGraphs wide = session_graphs(dense_->architecture(), ContextOptions{0, 48});
-    const HalvedGraph graph = halved_graph(placed_graph(wide.prefill, halved), halved).value();
-    const Schedule in_halves = make_schedule(graph.graph, halved, 3, Arenas::laid_out, graph.halves);
-    for (const Command& c : in_halves.commands) kinds.insert(c.kind);
+    const PartedGraph graph = parted_graph(placed_graph(wide.prefill, parted), parted).value();
+    const Schedule in_parts = make_schedule(graph.graph, parted, 3, Arenas::laid_out, graph.parts);
+    for (const Command& c : in_parts.commands) kinds.insert(c.kind);
   }
   for (int kind = 0; kind < kCommandKinds; ++kind) {
     EXPECT_TRUE(kinds.contains(static_cast<CommandKind>(kind))) << "no schedule here has kind " << kind;

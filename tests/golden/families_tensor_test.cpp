@@ -84,15 +84,18 @@ TEST_P(FamiliesTensor, LogitsAreThoseOfOneDevice) {
   }
 }
 
-// Prompts in two halves, whose sums go over links beside what the devices compute.
-TEST_P(FamiliesTensor, InHalves) {
+// Prompts in parts, whose sums go over links beside what the devices compute.
+TEST_P(FamiliesTensor, InParts) {
   const std::vector<float> wanted = expected();
-  for (const std::vector<double>& shares : {std::vector<double>{1, 1}, {3, 2}, {1, 2, 1}, {1, 1, 1, 1}}) {
-    SCOPED_TRACE(shares.size());
+  for (const auto& [shares, n_parts] :
+       {std::pair(std::vector<double>{1, 1}, 2), std::pair(std::vector<double>{3, 2}, 4),
+        std::pair(std::vector<double>{1, 2, 1}, 3), std::pair(std::vector<double>{1, 1, 1, 1}, 2)}) {
+    SCOPED_TRACE(format("{} devices, {} parts", shares.size(), n_parts));
     EngineOptions o = options(divided(shares));
+    if (n_parts > 2) o.context.n_ubatch = 16 * n_parts;
     test::SimMachine machine(*host_, shares.size());
     o.placement = Session(*model_, machine.devices(), o).placement().placement;
-    o.placement.parallel->halves_from = 1;
+    o.placement.parallel->parts = {n_parts, 1};
     Session session(*model_, machine.devices(), o);
     EXPECT_LE(apart(logits(session), wanted), 1e-4f);
     EXPECT_GT(machine.n_side_copies(), 0);
@@ -142,12 +145,12 @@ TEST_P(FamiliesTensor, AsThePlannerChooses) {
 // Ranks with some of the layers each, which divide them over their own devices.
 TEST_P(FamiliesTensor, InStages) {
   const std::vector<bool> cuts = possible_cuts(model_->architecture());
-  for (const auto& [n_ranks, in_halves] : {std::pair(2, false), std::pair(2, true), std::pair(3, false)}) {
+  for (const auto& [n_ranks, in_parts] : {std::pair(2, false), std::pair(2, true), std::pair(3, false)}) {
     SCOPED_TRACE(n_ranks);
     EngineOptions o = options(divided({1, 2}));
-    if (in_halves) {
+    if (in_parts) {
       o.context.n_ubatch_given = true;
-      o.rates = rates_for_halves(2);
+      o.rates = rates_for_parts(2);
     }
     test::StagesRig rig{path_, test::stages_of(cuts, n_ranks), o};
     if (rig.layers.empty()) break;
@@ -173,9 +176,9 @@ TEST_P(FamiliesTensor, InStages) {
       for (const auto& sim : of_rank) EXPECT_GT(sim->copied_bytes(), 0u);
       for (const auto& sim : of_rank) n_side_copies += sim->n_side_copies();
     }
-    // Halves are not worth it where each expands the keys of the text before it.
+    // Parts are not worth it where each expands the keys of the text before it.
     if (!GetParam().ends_with("_expanded")) {
-      EXPECT_EQ(n_side_copies > 0, in_halves);
+      EXPECT_EQ(n_side_copies > 0, in_parts);
     }
   }
 }

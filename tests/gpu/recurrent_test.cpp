@@ -23,7 +23,7 @@ class GpuRecurrent : public GpuTest {
     return shape;
   }
 
-  // A step may write the slot that it reads, as the second half of one does (exec/halves.h).
+  // A step may write the slot that it reads, as a later part of one does (exec/parts.h).
   enum class Slots : uint8_t { two, one };
   // Two slots for each sequence, in no order, with random states.
   void set_states(OpCase& c, const std::vector<Slice>& slices, int64_t n_conv, int64_t n_recurrence,

@@ -14,6 +14,7 @@ struct ncclComm {
   int device = 0, rank = 0, n_ranks = 0;
   ncclResult_t async_error = ncclSuccess;
   cudaStream_t stuck = nullptr;  // by a sum of this communicator
+  cudaStream_t late = nullptr;   // has sums of it that are late
 };
 
 namespace {
@@ -89,6 +90,7 @@ void add_group() {
   ++state.n_side_sum;
   const auto all = std::make_shared<std::vector<Summand>>(group);
   for (const Summand& s : group) {
+    s.communicator->late = s.stream;
     s.stream->late.push_back([all] {
       add(*all);
       all->clear();
@@ -181,6 +183,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error)
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  if (communicator->late) communicator->late->drop_late();
   return end(communicator, "Abort ");
 }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {

@@ -406,29 +406,28 @@ class NcclSession : public NcclSums, public testing::WithParamInterface<test::Re
     return o;
   }
 
-  // Prompts of more than 32 tokens in halves (exec/halves.h), without the planner.
-  EngineOptions in_halves(double limit_s = kUsualLimitS) const {
+  // Prompts of more than 32 tokens in parts (exec/parts.h), without the planner.
+  EngineOptions in_parts(int64_t n_parts, double limit_s = kUsualLimitS) const {
     EngineOptions o = divided_options(limit_s);
     o.context.n_ubatch = 48;
     o.context.n_state_checkpoints = 0;  // for which steps would end at blocks
     const OffloadOptions flags = divided({1, 1, 1});
     o.placement = place(model_->architecture(), model_->weights(), machine(), flags, 99);
     divide_caches(o.placement, session_graphs(model_->architecture(), o.context).decode);
-    o.placement.parallel->halves_from = 33;
+    o.placement.parallel->parts = {n_parts, 33};
     return o;
   }
 
   std::unique_ptr<Model> model_;
 };
 
-// The sums of halves are in streams of their own, which those of runs wait for before they read a sum: this library adds no
+// The sums of parts are in streams of their own, which those of runs wait for before they read a sum: this library adds no
 // sooner than that.
-TEST_P(NcclSession, HalvesAddBesideRuns) {
+TEST_P(NcclSession, PartsAddBesideRuns) {
   EngineOptions alone = options({}, DType::F32);
   alone.context.n_ubatch = 48;
   alone.context.n_state_checkpoints = 0;
   Session expected(*model_, {host_.get()}, alone);
-  Session session(*model_, machine(), in_halves());
   const auto rows = [](Session& s) {
     std::vector<float> all;
     for (const int n : {41, 48, 2, 1}) {
@@ -437,10 +436,15 @@ TEST_P(NcclSession, HalvesAddBesideRuns) {
     }
     return all;
   };
-  EXPECT_LE(apart(rows(session), rows(expected)), 1e-4f);
-  constexpr int kLayers = 4;  // two sums of a half in each but the last, whose sums are of outputs
-  const int n_steps = 2;
-  EXPECT_EQ(fake_nccl().n_side_sum, n_steps * 2 * 2 * (kLayers - 1));
+  const std::vector<float> wanted = rows(expected);
+  for (const int n_parts : {2, 3}) {
+    reset_fake_nccl();
+    Session session(*model_, machine(), in_parts(n_parts));
+    EXPECT_LE(apart(rows(session), wanted), 1e-4f);
+    constexpr int kLayers = 4;  // two sums of a part in each but the last, whose sums are of outputs
+    const int n_steps = 2;
+    EXPECT_EQ(fake_nccl().n_side_sum, n_steps * n_parts * 2 * (kLayers - 1));
+  }
   for (const auto& device : devices_) EXPECT_EQ(device->n_late(), 0u) << "a sum that nobody waited for";
 }
 
@@ -448,7 +452,7 @@ TEST_P(NcclSession, FailuresBesideRunsEndIt) {
   for (const int n : {0, 1, 5, 30}) {
     reset_fake_nccl();
     fake_nccl().fail_all_reduce = n;
-    Session session(*model_, machine(), in_halves());
+    Session session(*model_, machine(), in_parts(n == 5 ? 2 : 3));
     for (const char* text : {"all_reduce: NCCL reports: invalid argument", "NCCL has failed before"})
       EXPECT_THAT(error_of([&] { session.append(prompt(48)); }), HasSubstr(text));
   }
@@ -457,7 +461,7 @@ TEST_P(NcclSession, FailuresBesideRunsEndIt) {
       reset_fake_nccl();
       fake_nccl().hang_sum = n;
       if (is_known) fake_nccl().async_error_of_sum = ncclRemoteError;
-      Session session(*model_, machine(), in_halves(is_known ? 60 : 0.2));
+      Session session(*model_, machine(), in_parts(n == 3 ? 2 : 3, is_known ? 60 : 0.2));
       EXPECT_THAT(
           error_of([&] { session.append(prompt(48)); }),
           HasSubstr(is_known ? "NCCL reports: remote process exited" : "has not answered within 0.2 s"));

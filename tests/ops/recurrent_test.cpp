@@ -67,7 +67,7 @@ class TextRunner {
     return shape;
   }
 
-  // As the halves of steps do (exec/halves.h), a step may begin with a later sequence than the first, and may write the state
+  // As the parts of steps do (exec/parts.h), a step may begin with a later sequence than the first, and may write the state
   // that it reads.
   // fill(row, token) sets the op's inputs; take(row, token) reads its result.
   template <class Fill, class Take>

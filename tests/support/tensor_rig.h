@@ -65,14 +65,14 @@ class TensorRig : public SplitRig {
     for (int64_t i = 0; i < n_runs; i += run_step) EXPECT_THROW(run({.fail_run = i}), Error) << i;
   }
 
-  // Speeds of a host and n GPUs with which a tiny model's prompts are faster in halves (exec/halves.h).
-  static std::vector<DeviceRates> rates_for_halves(size_t n) {
+  // Speeds of a host and n GPUs with which a tiny model's prompts are faster in parts (exec/parts.h).
+  static std::vector<DeviceRates> rates_for_parts(size_t n) {
     std::vector<DeviceRates> list{{1e13, 1e6, 1e13, 0, 0}};  // the host adds sums, and computes slowly
     list.resize(n + 1, DeviceRates{1e13, 1e9, 1e7, 0, 0});
     return list;
   }
-  static int64_t halves_from(const Session& session) {
-    return session.placement().placement.parallel.value().halves_from;
+  static PrefillParts parts_of(const Session& session) {
+    return session.placement().placement.parallel.value().parts;
   }
 
   static float largest(std::span<const float> list) {

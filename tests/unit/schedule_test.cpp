@@ -347,23 +347,23 @@ class Schedules : public testing::Test {
     return s;
   }
 
-  // A step of up to 48 tokens in halves.
-  struct Halved {
-    HalvedGraph graph;
+  // A step of up to 64 tokens in parts.
+  struct Parted {
+    PartedGraph graph;
     Schedule schedule;
   };
-  Halved halved_prefill(const Model& model, const OffloadChoice& choice, const OffloadOptions& options,
-                        bool with_host) {
+  Parted parted_prefill(const Model& model, const OffloadChoice& choice, const OffloadOptions& options,
+                        int64_t n_parts, bool with_host) {
     const std::vector<const DeviceModel*> devices{host_.get(), &gpus_[0], &gpus_[1]};
     Placement placement = place(model.architecture(), model.weights(), devices, options, choice);
-    const SessionGraphs graphs = session_graphs(model.architecture(), ContextOptions{128, 48});
+    const SessionGraphs graphs = session_graphs(model.architecture(), ContextOptions{128, 64});
     if (with_host) placement.parallel->devices.push_back(DeviceId::host());
     if (with_host) placement.parallel->shares.push_back(1);
     divide_caches(placement, graphs.decode);
-    placement.parallel->halves_from = 33;
-    Halved h{halved_graph(placed_graph(graphs.prefill, placement), placement).value(), {}};
-    h.schedule = make_schedule(h.graph.graph, placement, 3, Arenas::laid_out, h.graph.halves);
-    return h;
+    placement.parallel->parts = {n_parts, 33};
+    Parted p{parted_graph(placed_graph(graphs.prefill, placement), placement).value(), {}};
+    p.schedule = make_schedule(p.graph.graph, placement, 3, Arenas::laid_out, p.graph.parts);
+    return p;
   }
 
   static std::vector<std::string> texts(const Scheduled& s) {
@@ -474,7 +474,7 @@ TEST_F(Schedules, NoCommandComesTooEarlyWhereLayersAreDivided) {
   }
 }
 
-TEST_F(Schedules, NoCommandComesTooEarlyInHalves) {
+TEST_F(Schedules, NoCommandComesTooEarlyInParts) {
   OffloadOptions options;
   options.split_mode = SplitMode::tensor;
   options.tensor_split = {2, 1};
@@ -484,75 +484,98 @@ TEST_F(Schedules, NoCommandComesTooEarlyInHalves) {
         for (const bool with_host : {false, true}) {
           if (with_host && n_gpu_layers <= kLayers)
             continue;  // GPUs are streamed their part of the host's layers
-          SCOPED_TRACE(format("-ngl {}, cache {}{}", n_gpu_layers, cache.index(), with_host ? ", host" : ""));
           OffloadChoice choice{n_gpu_layers, cache};
           choice.split = options.split_mode;
-          const Halved h = halved_prefill(*model, choice, options, with_host);
-          Checker(h.graph.graph, h.schedule).check();
-          if (testing::Test::HasFailure()) FAIL();
+          for (const int64_t n_parts : {2, 3, 4}) {
+            SCOPED_TRACE(format("-ngl {}, cache {}, {} parts{}", n_gpu_layers, cache.index(), n_parts,
+                                with_host ? ", host" : ""));
+            const Parted p = parted_prefill(*model, choice, options, n_parts, with_host);
+            Checker(p.graph.graph, p.schedule).check();
+            if (testing::Test::HasFailure()) FAIL();
+          }
         }
       }
     }
   }
 }
 
-// Between the start of a half's sum and its end, each device has the other half's next piece to compute.
-TEST_F(Schedules, SumsGoOnBesideTheOtherHalf) {
+// Between the start of a part's sum and its join, each device has pieces of all other parts to compute, the next one's first.
+TEST_F(Schedules, SumsGoOnBesideOtherParts) {
   OffloadOptions options;
   options.split_mode = SplitMode::tensor;
   OffloadChoice choice{kLayers + 1};
   choice.split = options.split_mode;
-  const Halved h = halved_prefill(*dense_, choice, options, false);
-  std::map<size_t, std::set<DeviceId>> busy;  // [sum] with the other half
-  int n_sums = 0;
-  for (const Command& c : h.schedule.commands) {
-    const PlacedSegment& s = h.schedule.partition.segments[c.segment];
-    if (c.kind == CommandKind::start_sum) {
-      busy[c.segment] = {};
-      ++n_sums;
-    } else if (c.kind == CommandKind::run && !c.device.is_host()) {  // which makes the embedding
-      for (auto& [sum, devices] : busy) {
-        EXPECT_NE(s.rows, h.schedule.partition.segments[sum].rows);
-        devices.insert(c.device);
+  for (const int n_parts : {2, 4}) {
+    SCOPED_TRACE(n_parts);
+    const Parted p = parted_prefill(*dense_, choice, options, n_parts, false);
+    std::map<size_t, std::set<std::pair<DeviceId, StepRows>>> beside;  // [sum]
+    int n_sums = 0;
+    for (const Command& c : p.schedule.commands) {
+      const PlacedSegment& s = p.schedule.partition.segments[c.segment];
+      if (c.kind == CommandKind::start_sum) {
+        beside[c.segment] = {};
+        ++n_sums;
+      } else if (c.kind == CommandKind::run && !c.device.is_host()) {  // which makes the embedding
+        for (auto& [sum, pieces] : beside) {
+          EXPECT_NE(s.rows, p.schedule.partition.segments[sum].rows);
+          pieces.insert({c.device, s.rows});
+        }
+      } else if (c.kind == CommandKind::join_sum) {
+        // At the beginning some parts have not begun, at the end some are done.
+        if (n_sums > n_parts && n_sums < 2 * n_parts * (kLayers - 1)) {
+          EXPECT_EQ(beside.at(c.segment).size(), 2u * static_cast<size_t>(n_parts - 1)) << n_sums;
+        }
+        beside.erase(c.segment);
       }
-    } else if (c.kind == CommandKind::join_sum) {
-      if (n_sums < 2 * 2 * (kLayers - 1)) {  // at the end only those behind it are left
-        EXPECT_EQ(busy.at(c.segment).size(), 2u) << n_sums;
-      }
-      busy.erase(c.segment);
     }
+    EXPECT_EQ(n_sums, 2 * n_parts * (kLayers - 1));  // the last layer has sums of outputs alone
   }
-  EXPECT_EQ(n_sums, 2 * 2 * (kLayers - 1));  // the last layer has sums of outputs alone
-  EXPECT_EQ(first_half(48), 32);
-  EXPECT_EQ(first_half(512), 256);
-  EXPECT_EQ(first_half(16), 0);
+}
+
+// The sizes of parts are multiples of 16.
+TEST_F(Schedules, TokensOfParts) {
+  EXPECT_EQ(tokens_of_part(48, 2), 32);
+  EXPECT_EQ(tokens_of_part(512, 2), 256);
+  EXPECT_EQ(tokens_of_part(16, 2), 0);
+  EXPECT_EQ(tokens_of_part(512, 0), 0);
+  EXPECT_EQ(tokens_of_part(512, 1), 0);
+  EXPECT_EQ(tokens_of_part(512, 3), 176);
+  EXPECT_EQ(tokens_of_part(48, 8), 16);
+  const StepParts parts{.count = 3, .n_each = 176};
+  const auto sizes = [&](int64_t n_step) {
+    std::vector<int64_t> list;
+    for (size_t i = 0; i < parts.count; ++i) list.push_back(parts.n_tokens(rows_of_part(i), n_step));
+    return list;
+  };
+  EXPECT_THAT(sizes(512), ElementsAre(176, 176, 160));
+  EXPECT_THAT(sizes(200), ElementsAre(176, 24, 0));
+  EXPECT_EQ(parts.n_tokens(StepRows::all, 200), 200);
 }
 
 // Where they make no sense.
-TEST_F(Schedules, NoHalves) {
+TEST_F(Schedules, NoParts) {
   const std::vector<const DeviceModel*> devices{host_.get(), &gpus_[0], &gpus_[1]};
   OffloadOptions options;
   options.split_mode = SplitMode::tensor;
-  const auto has_halves = [&](int64_t n_ubatch, int64_t from, const OffloadChoice& choice,
-                              bool decodes = false) {
+  const auto has_parts = [&](int64_t n_ubatch, int64_t from, const OffloadChoice& choice,
+                             bool decodes = false) {
     Placement placement = place(dense_->architecture(), dense_->weights(), devices, options, choice);
     const SessionGraphs graphs = session_graphs(dense_->architecture(), ContextOptions{128, n_ubatch});
     if (placement.parallel) divide_caches(placement, graphs.decode);
-    if (placement.parallel) placement.parallel->halves_from = from;
-    return halved_graph(placed_graph(decodes ? graphs.decode : graphs.prefill, placement), placement)
+    if (placement.parallel) placement.parallel->parts = {2, from};
+    return parted_graph(placed_graph(decodes ? graphs.decode : graphs.prefill, placement), placement)
         .has_value();
   };
   OffloadChoice choice{kLayers + 1};
-  EXPECT_FALSE(has_halves(48, 33, choice)) << "whole layers";
+  EXPECT_FALSE(has_parts(48, 33, choice)) << "whole layers";
   choice.split = options.split_mode;
-  EXPECT_TRUE(has_halves(48, 33, choice));
-  EXPECT_FALSE(has_halves(48, 33, choice, true)) << "decoding";
-  EXPECT_FALSE(has_halves(48, 0, choice)) << "not wanted";
-  EXPECT_FALSE(has_halves(48, 49, choice)) << "of more tokens than a step has";
-  EXPECT_FALSE(has_halves(16, 1, choice)) << "too few tokens";
+  EXPECT_TRUE(has_parts(48, 33, choice));
+  EXPECT_FALSE(has_parts(48, 33, choice, true)) << "decoding";
+  EXPECT_FALSE(has_parts(48, 49, choice)) << "of more tokens than a step has";
+  EXPECT_FALSE(has_parts(16, 1, choice)) << "too few tokens";
   choice.n_gpu_layers = 1;
   choice.streaming = Streaming::always;
-  EXPECT_FALSE(has_halves(48, 33, choice)) << "streamed weights";
+  EXPECT_FALSE(has_parts(48, 33, choice)) << "streamed weights";
 }
 
 }  // namespace
