@@ -133,6 +133,7 @@ class CudaDevice final : public Device {
     return CudaExecutable(compile_ops({{segment}, gpu_, nullptr})).scratch_bytes;
   }
 
+  int64_t full_product_rows() const override { return 128; }  // a tile, and what reading weights again costs
   PinnedBytes pinned_bytes() const override {
     return {Stream::kRingBytes, Fetcher::kStagingBytes, Stream::kSideRingBytes};
   }

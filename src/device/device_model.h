@@ -55,6 +55,8 @@ class DeviceModel {
   // Returns the bytes of scratch that a segment of these nodes needs while it runs. A device has one
   // scratch buffer, as large as the largest segment compiled on it needs, and allocates it in compile().
   virtual size_t scratch_bytes(const Segment& segment) const = 0;
+  // Returns the rows from which on a product runs at the device's usual speed; with fewer much of it is idle.
+  virtual int64_t full_product_rows() const { return 1; }
   // Returns the host memory that the device pins.
   virtual PinnedBytes pinned_bytes() const { return {}; }
 };

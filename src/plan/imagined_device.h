@@ -24,7 +24,8 @@ class ImaginedDevice final : public DeviceModel {
   size_t weight_bytes(const Weight& weight) const override { return weight_bytes_(weight); }
   // An estimate: the activations of the widest product, quantized, or what latent attention makes.
   size_t scratch_bytes(const Segment& segment) const override;
-  // As of a CUDA device.
+  // These two as of a CUDA device.
+  int64_t full_product_rows() const override { return 128; }
   PinnedBytes pinned_bytes() const override { return {size_t{16} << 20, size_t{16} << 20, size_t{64} << 20}; }
 
  private:

@@ -29,6 +29,14 @@ struct Timed {
   }
 };
 
+// Two parts are tried with any number of tokens: what is faster then by as much as it must be, is so with idle rows too.
+bool is_too_small(const FitRequest& r, const Placement& placement, int64_t count) {
+  if (count <= 2) return false;
+  const int64_t n_each = tokens_of_part(r.graphs.back()->shape.max_tokens, count);
+  return std::ranges::any_of(placement.parallel->devices,
+                             [&](DeviceId d) { return n_each < r.devices[d.index()]->full_product_rows(); });
+}
+
 bool fits_devices(const FitRequest& r, const Fit& fit) {
   for (size_t d = 0; d < r.devices.size(); ++d) {
     if (device_needs(fit, d) > device_budget(r, d)) return false;
@@ -57,7 +65,7 @@ PrefillParts best_parts(const FitRequest& r, const Placement& placement) {
   double limit_s = kSurelyFaster * whole.seconds(r, n_full);
   for (const int64_t count : kCounts) {
     std::optional<PartedGraph> parted = in_parts(count);
-    if (!parted) break;
+    if (!parted || is_too_small(r, placement, count)) break;
     Timed timed(r, placement, PlacedGraph(std::move(*parted)));
     const double s = timed.seconds(r, n_full);
     if (s >= limit_s) {

@@ -272,10 +272,10 @@ TEST_P(Linear, TheGenericPathIsTheProductOfFloats) {
 TEST_P(Linear, FewNumbersOfTokensDecideTheSizes) {
   if (!kernels().has_kernel(dtype())) return;
   const LinearKernels& k = kernels();
-  std::mt19937 rng{fresh_seed()};
+  std::mt19937 engine{fresh_seed()};
   const int64_t unit = std::max<int64_t>(dtype_info(dtype()).block_elements, 32);
   const auto random = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(rng);
+    return std::uniform_int_distribution<int64_t>(low, high)(engine);
   };
   for (const int64_t n_cols : {unit, unit * random(2, 40)}) {
     const int64_t most = random(1, 3000);

@@ -19,6 +19,7 @@ class ForwardingDevice : public Device {
   MemoryInfo memory_info() const override { return inner_->memory_info(); }
   size_t weight_bytes(const Weight& weight) const override { return inner_->weight_bytes(weight); }
   size_t scratch_bytes(const Segment& segment) const override { return inner_->scratch_bytes(segment); }
+  int64_t full_product_rows() const override { return inner_->full_product_rows(); }
   PinnedBytes pinned_bytes() const override { return inner_->pinned_bytes(); }
 
   DevicePtr alloc(size_t n_bytes) override { return inner_->alloc(n_bytes); }

@@ -60,12 +60,14 @@ class PartsChoice : public testing::Test {
     found.whole_s = seconds();
     // No other number is faster, but for what the planner does not count as a gain.
     for (int64_t n = 2; n <= kMaxParts; ++n) {
+      if (n > 2 && tokens_of_part(n_ubatch, n) < kFullRows) continue;
       placement.parallel->parts = {n, 1};
       EXPECT_GE(seconds(), 0.97 * found.seconds) << n << " parts instead of " << found.parts.count;
     }
     return found;
   }
 
+  static constexpr int64_t kFullRows = 128;  // ImaginedDevice::full_product_rows()
   static size_t bytes(const Weight& w) { return w.n_bytes(); }
 
   std::unique_ptr<Model> model_;
@@ -97,6 +99,16 @@ TEST_F(PartsChoice, FewOrNoneElsewhere) {
   EXPECT_EQ(choose(2, {.peer = 1e13}).parts.count, 0);
   EXPECT_EQ(choose(2, {.bus = 64e9}, 1e11).parts.count, 0);
   EXPECT_EQ(choose(2, {.bus = 64e9}, 3e12, 16).parts, PrefillParts{});
+}
+
+// Parts of which GPUs compute fewer rows than they are made for would take longer than predicted.
+TEST_F(PartsChoice, NotSoManyThatGpusAreIdle) {
+  const Links links{.bus = 64e9};
+  EXPECT_LE(choose(2, links, 3e12, 300).parts.count, 2);
+  EXPECT_EQ(choose(2, links, 3e12, 400).parts.count, 3);
+  const int64_t count = choose(2, links, 3e12, 2048).parts.count;
+  EXPECT_GE(count, 3);
+  EXPECT_GE(tokens_of_part(2048, count), kFullRows);
 }
 
 // A step that is not full goes in parts where that is faster too.
