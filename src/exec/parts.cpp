@@ -31,9 +31,9 @@ struct Stage {
   bool sums_parts = false;       // the collective goes in parts
 };
 
-class Divider {
+class StepDivider {
  public:
-  Divider(const Graph& divided, int64_t n_each, size_t n_parts) : g_{divided, {}} {
+  StepDivider(const Graph& divided, int64_t n_each, size_t n_parts) : g_{divided, {}} {
     StepParts& parts = g_.parts;
     parts.count = n_parts;
     parts.n_each = n_each;
@@ -288,7 +288,7 @@ std::optional<PartedGraph> parted_graph(const Graph& divided, const Placement& p
            divided.tensor(node.output).extent == Extent::tokens;
   };
   if (std::ranges::none_of(divided.nodes, is_sum)) return std::nullopt;
-  return Divider(divided, n_each, static_cast<size_t>(ceil_div(max_tokens, n_each))).run();
+  return StepDivider(divided, n_each, static_cast<size_t>(ceil_div(max_tokens, n_each))).run();
 }
 
 }  // namespace tandem
