@@ -12,8 +12,8 @@
 #include "ggml-cuda/driver.h"
 #include "ggml-cuda/dtypes.h"
 #include "ggml-cuda/fetcher.h"
-#include "ggml-cuda/pinned_memory.h"
 #include "ggml-cuda/handed_bytes.h"
+#include "ggml-cuda/pinned_memory.h"
 #include "ggml-cuda/step_graphs.h"
 #include "ggml-cuda/stream.h"
 

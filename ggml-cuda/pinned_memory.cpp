@@ -27,6 +27,7 @@ PinnedMemory& PinnedMemory::of_process() {
 }
 
 PinnedPages::~PinnedPages() {
+  if (!begin_) return;
   int current = 0;
   cudaGetDevice(&current);
   for (const int device : devices_) {
@@ -41,7 +42,14 @@ PinnedPages::~PinnedPages() {
 
 void PinnedMemory::forget(const PinnedPages& pages) {
   const std::lock_guard lock(mutex_);
-  pages_.erase(pages.begin_);
+  ranges_.erase(pages.begin_);
+}
+
+std::map<std::byte*, PinnedMemory::Range>::iterator PinnedMemory::first_behind(const std::byte* at) {
+  auto next = ranges_.upper_bound(const_cast<std::byte*>(at));
+  if (next == ranges_.begin()) return next;
+  const auto before = std::prev(next);
+  return before->second.end > at ? before : next;
 }
 
 PinnedMemory::List PinnedMemory::pin(std::span<const std::byte> bytes) {
@@ -49,27 +57,31 @@ PinnedMemory::List PinnedMemory::pin(std::span<const std::byte> bytes) {
   if (bytes.empty()) return found;
   auto [at, end] = pages_of(bytes);
   const std::lock_guard lock(mutex_);
-  auto next = pages_.upper_bound(at);
-  if (next != pages_.begin()) --next;
   bool refused = false;
-  while (at < end && !refused) {
-    if (next == pages_.end() || next->first > at) {
-      std::byte* const until = next == pages_.end() ? end : std::min(end, next->first);
+  for (auto next = first_behind(at); at < end && !refused;) {
+    if (next == ranges_.end() || next->first > at) {
+      std::byte* const until = next == ranges_.end() ? end : std::min(end, next->first);
+      auto pages = std::make_shared<PinnedPages>(at, until);
+      const auto added = ranges_.emplace(at, Range{until, pages}).first;
       refused = cudaHostRegister(at, static_cast<size_t>(until - at), cudaHostRegisterPortable) != cudaSuccess;
-      if (refused) break;
-      found.push_back(std::make_shared<PinnedPages>(at, until));
-      pages_.emplace(at, found.back());
-      at = until;
+      if (refused) {
+        ranges_.erase(added);
+        pages->begin_ = nullptr;  // nothing to unlock
+      } else {
+        at = until;
+      }
+      (refused ? let_go : found).push_back(std::move(pages));
       continue;
     }
-    found.push_back(next->second.lock());
-    refused = !found.back();  // about to be unlocked
-    if (!refused) at = std::max(at, found.back()->end_);
+    found.push_back(next->second.pages.lock());
+    refused = !found.back();
+    at = std::max(at, next->second.end);
     ++next;
   }
   if (refused) {
     cudaGetLastError();
-    std::swap(found, let_go);
+    let_go.insert(let_go.end(), found.begin(), found.end());
+    found.clear();
   }
   return found;
 }
@@ -79,17 +91,14 @@ PinnedMemory::List PinnedMemory::holding(std::span<const std::byte> bytes, int d
   if (bytes.empty()) return list;
   const std::byte *at = bytes.data(), *const end = at + bytes.size();
   const std::lock_guard lock(mutex_);
-  auto next = pages_.upper_bound(const_cast<std::byte*>(at));
-  if (next != pages_.begin()) --next;
-  for (; at < end; ++next) {
-    list.push_back(next == pages_.end() ? nullptr : next->second.lock());
-    const PinnedPages* pages = list.back().get();
-    if (!pages || pages->begin_ > at || pages->end_ <= at) {
+  for (auto next = first_behind(at); at < end; ++next) {
+    if (next != ranges_.end() && next->first <= at) list.push_back(next->second.pages.lock());
+    if (next == ranges_.end() || next->first > at || !list.back()) {
       std::swap(list, let_go);
       return list;
     }
     list.back()->devices_.insert(device);
-    at = pages->end_;
+    at = next->second.end;
   }
   return list;
 }

@@ -49,7 +49,13 @@ class PinnedMemory {
 
  private:
   std::mutex mutex_;
-  std::map<std::byte*, std::weak_ptr<PinnedPages>> pages_;  // by begin; none overlap
+  struct Range {
+    std::byte* end;
+    std::weak_ptr<PinnedPages> pages;  // expired: about to be unlocked
+  };
+  std::map<std::byte*, Range> ranges_;  // by begin; none overlap
+  // The first range that ends behind `at`.
+  std::map<std::byte*, Range>::iterator first_behind(const std::byte* at);
 
   friend class PinnedPages;
   void forget(const PinnedPages& pages);

@@ -14,7 +14,8 @@ namespace tandem {
 class HeldPages {
  public:
   // Moves the pages that `bytes`, of a mapping, lie in, unless they have been moved. On huge pages, where the system grants them
-  // and as far as the addresses allow. Returns false if there is no memory; then some of the pages may have been moved.
+  // and as far as the addresses allow. Returns false if the system refuses addresses for the copy; then some of the pages may
+  // have been moved. Whether there is memory for it is the caller's to know.
   bool hold(std::span<const std::byte> bytes);
 
  private:

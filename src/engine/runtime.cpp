@@ -78,7 +78,11 @@ void Runtime::build() {
                                          collectives_for(options_, fit_.placement, devices_),
                                          cache_->spill() ? cache_->spill()->reader() : nullptr);
   if (fit_.placement.pins_fetched) {
-    executor_->pin_weights([this](std::span<const std::byte> bytes) { return model_.file().hold(bytes); });
+    executor_->pin_weights([this](std::span<const std::byte> bytes) {
+      const MemoryInfo memory = devices_[0]->memory_info();  // what was free when all was planned may not be now
+      const bool has_room = memory.free_bytes > bytes.size() + memory.total_bytes / 16;
+      return (has_room || !model_.file().is_mapped()) && model_.file().hold(bytes);
+    });
   }
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());

@@ -14,41 +14,40 @@ void PinnedWeights::begin_step() {
 
 void PinnedWeights::fetching(Device& device, const Weight& weight, size_t fetched_bytes) {
   step_bytes_ += fetched_bytes;
-  if (refused_) return;
   const size_t n_bytes = weight.n_bytes();
-  Known& known = known_[{&device, {weight.data, n_bytes}}];
-  if (known.pinned) return;
-  known.fetched_bytes += fetched_bytes;
-  if (known.fetched_bytes <= kFetchesBefore * n_bytes || left_ == 0) return;
-  left_ -= std::min(left_, n_bytes);
-  const std::span<const std::byte> bytes(weight.data, n_bytes);
-  if (hold_(bytes)) known.pinned = device.pin(bytes);
-  if (known.pinned) {
-    n_bytes_ += n_bytes;
-    return;
+  Range& range = weights_[{&device, {weight.data, n_bytes}}];
+  range.fetched_bytes += fetched_bytes;
+  if (range.fetched_bytes <= kFetchesBefore * n_bytes) return;
+  while (!refused_ && range.pinned_bytes < n_bytes && left_ > 0) {
+    const std::span<const std::byte> more(weight.data + range.pinned_bytes,
+                                          std::min(kWeightChunk, n_bytes - range.pinned_bytes));
+    refused_ = !hold_(more) || !pin(device, range, more);
   }
-  refuse(device);
 }
 
 void PinnedWeights::fetching_pool(Device& device, const std::byte* pool, size_t n_bytes, size_t capacity) {
   step_bytes_ += n_bytes;
-  Pool& known = pools_[{&device, pool}];
-  known.fetched_bytes += n_bytes;
-  const bool goes_on = known.pinned_bytes > 0;  // at once: a fetch is from page-locked memory as a whole, or not
-  if (refused_ || n_bytes <= known.pinned_bytes) return;
-  if (!goes_on && (known.fetched_bytes <= kFetchesBefore * n_bytes || left_ == 0)) return;
-  const size_t end = std::min(capacity, align_up(n_bytes, kPoolChunk)), n_more = end - known.pinned_bytes;
-  left_ -= std::min(left_, n_more);
-  known.pinned.push_back(device.pin({pool + known.pinned_bytes, n_more}));
-  if (!known.pinned.back()) return refuse(device);
-  known.pinned_bytes = end;
-  n_bytes_ += n_more;
+  Range& range = pools_[{&device, pool}];
+  range.fetched_bytes += n_bytes;
+  if (refused_ || n_bytes <= range.pinned_bytes) return;
+  const bool goes_on = range.pinned_bytes > 0;  // at once: a fetch is from page-locked memory as a whole, or not
+  if (!goes_on && (range.fetched_bytes <= kFetchesBefore * n_bytes || left_ == 0)) return;
+  const size_t end = std::min(capacity, align_up(n_bytes, kPoolChunk));
+  refused_ = !pin(device, range, {pool + range.pinned_bytes, end - range.pinned_bytes});
 }
 
-void PinnedWeights::refuse(const Device& device) {
-  refused_ = true;
-  log_verbose("{}: {} bytes of host memory are page-locked; no more can be, so the CPU copies the rest",
-              device.info().name, n_bytes_);
+bool PinnedWeights::pin(Device& device, Range& range, std::span<const std::byte> more) {
+  left_ -= std::min(left_, more.size());
+  std::shared_ptr<const void> pinned = device.pin(more);
+  if (!pinned) {
+    log_verbose("{}: {} bytes of host memory are page-locked; no more can be, so the CPU copies the rest",
+                device.info().name, n_bytes_);
+    return false;
+  }
+  range.pinned.push_back(std::move(pinned));
+  range.pinned_bytes += more.size();
+  n_bytes_ += more.size();
+  return true;
 }
 
 }  // namespace tandem

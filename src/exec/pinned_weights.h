@@ -37,26 +37,22 @@ class PinnedWeights {
 
   // How many times the bytes of a weight are fetched before it is moved, which costs as much as a few fetches.
   static constexpr size_t kFetchesBefore = 4;
-  // Of what a step fetches, the part that may be moved in a step; and bytes that may be in any.
+  // Of what a step fetches, the part that may be moved in a step; and bytes that may be in any. Both but for a chunk.
   static constexpr size_t kStepParts = 8, kStepBytes = size_t{256} << 20;
-  // A pool is page-locked in chunks of so many bytes.
-  static constexpr size_t kPoolChunk = size_t{16} << 20;
+  // Weights are moved in chunks of so many bytes, pools page-locked.
+  static constexpr size_t kWeightChunk = size_t{64} << 20, kPoolChunk = size_t{16} << 20;
 
  private:
-  struct Known {
-    size_t fetched_bytes = 0;
-    std::shared_ptr<const void> pinned;
-  };
-  struct Pool {
-    size_t fetched_bytes = 0, pinned_bytes = 0;
+  struct Range {
+    size_t fetched_bytes = 0, pinned_bytes = 0;  // pinned: from its beginning
     std::vector<std::shared_ptr<const void>> pinned;
   };
-  void refuse(const Device& device);
+  using Bytes = std::pair<const std::byte*, size_t>;
+  bool pin(Device& device, Range& range, std::span<const std::byte> more);
 
   HoldBytes hold_;
-  using Bytes = std::pair<const std::byte*, size_t>;
-  std::map<std::pair<Device*, Bytes>, Known> known_;
-  std::map<std::pair<Device*, const std::byte*>, Pool> pools_;
+  std::map<std::pair<Device*, Bytes>, Range> weights_;
+  std::map<std::pair<Device*, const std::byte*>, Range> pools_;
   size_t step_bytes_ = 0;  // fetched in this step so far
   size_t left_ = 0;        // bytes that may be moved in this step
   size_t n_bytes_ = 0;

@@ -368,7 +368,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
   };
   if (fit.placement.pins_fetched &&
       (any_streams(StepKind::prefill) || any_streams(StepKind::decode) || !cached.empty()))
-    text += "weights in host memory that are fetched often: page-locked after some steps\n";
+    text += "weights and caches in host memory that GPUs fetch often: page-locked after some steps\n";
   if (fit.speed.decode_tokens_per_s > 0) {
     text += format("predicted: {:.1f} tokens/s prefill, {:.1f} tokens/s decode\n",
                    fit.speed.prefill_tokens_per_s, fit.speed.decode_tokens_per_s);

@@ -529,8 +529,10 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
   if (r.kv.stays_on_host()) result.choice.cache = CacheOnHost{};
   result.placement = placement_of(r, result.choice, &result.fallbacks);
   result.bytes = footprint(r.graphs, r.devices, result.placement, r.kv);
-  if (r.options.pin == Toggle::automatic && device_needs(result, 0) > ram_before_disk(r))
-    result.placement.pins_fetched = false;
+  // Weights that were read or locked are not part of the free memory any more.
+  const bool in_memory = !r.may_leave_on_disk && !r.options.budgets.max_ram;
+  const size_t needs = in_memory ? result.bytes.devices[0].total() : device_needs(result, 0);
+  result.placement.pins_fetched &= r.options.pin == Toggle::on || needs <= ram_before_disk(r);
   return result;
 }
 

@@ -40,10 +40,10 @@ Sides sides_of(const FitRequest& r, const Placement& placement, const Graph& gra
       if (w && placement.streams(graph, node, *w))
         streamed += static_cast<double>(r.devices[d]->weight_bytes(*w));
     }
-    const double bus = std::min(r.rates[d].fetch_bytes_per_s(placement.pins_fetched), memory);
-    s.stream += streamed / bus;
     const bool on_disk =
         streamed > 0 && std::holds_alternative<OnDisk>(*placement.matrices_home(node));  // not divided
+    const double bus = std::min(r.rates[d].fetch_bytes_per_s(placement.pins_fetched && !on_disk), memory);
+    s.stream += streamed / bus;
     const auto* experts = std::get_if<MoeFfnOp>(&node.op);
     const bool on_host = experts && streamed > 0 && !on_disk && host_computes_experts(graph, *experts);
     const bool divisible =
@@ -68,7 +68,8 @@ double best_share(const FitRequest& r, const OffloadChoice& choice, const Graph&
                   const StepLoad& load) {
   OffloadChoice whole = choice;
   whole.rows_prefill = whole.rows_decode = 1;
-  const Sides s = sides_of(r, placement_of(r, whole), graph, load);
+  const Placement undivided = fit_with(r, whole).placement;
+  const Sides s = sides_of(r, undivided, graph, load);
   if (s.bus == 0) return 1;
   const int even = std::clamp(static_cast<int>(std::lround(s.even_share() * kParts)), 1, kParts - 1);
   if (s.seconds(static_cast<double>(even) / kParts) > kWorthwhile * s.undivided_seconds()) return 1;
@@ -78,7 +79,9 @@ double best_share(const FitRequest& r, const OffloadChoice& choice, const Graph&
     if (!added) return it->second;
     OffloadChoice divided = choice;
     divided.rows_prefill = divided.rows_decode = static_cast<double>(parts) / kParts;
-    return it->second = step_seconds(r, placement_of(r, divided), graph, load);
+    Placement placement = placement_of(r, divided);
+    placement.pins_fetched = undivided.pins_fetched;
+    return it->second = step_seconds(r, placement, graph, load);
   };
   int best = even;
   for (const int stride : {4, 1}) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/sim_device.h"
 
 namespace tandem {
@@ -47,6 +49,17 @@ TEST_F(PinnedPolicy, BeginsAfterFourFetchesAndMovesAPartInEachStep) {
 TEST_F(PinnedPolicy, OfFewWeightsManyInAStep) {
   for (int i = 0; i < 5; ++i) step(4);
   EXPECT_EQ(pinned_.n_bytes(), 256 * kMiB);
+}
+
+// In chunks, over several steps.
+TEST_F(PinnedPolicy, ALargeWeightStallsNoStep) {
+  const Weight large{"w", DType::F32, 1, 1, static_cast<int64_t>(225 * kMiB), at(0)};  // 900 MiB
+  for (size_t i = 1; i <= 8; ++i) {
+    pinned_.begin_step();
+    pinned_.fetching(sim_, large);
+    EXPECT_EQ(pinned_.n_bytes(), i <= 4 ? 0 : std::min((i - 4) * 256 * kMiB, 900 * kMiB));
+  }
+  EXPECT_EQ(sim_.n_pinned(), 15u);
 }
 
 // One of its eight experts in each step.

@@ -297,6 +297,17 @@ TEST_F(GpuFetch, WhoeverLetsGoOfPinnedMemoryLastWaitsForCopies) {
 }
 
 #ifdef TANDEM_EMULATED_GPU
+TEST_F(GpuFetch, WhoPinsHoldsNothingBesideIt) {
+  Memory memory(8 * kMiB);
+  auto below = device_->pin({memory.begin(), kMiB}), above = device_->pin({memory.begin() + 4 * kMiB, kMiB});
+  const auto between = device_->pin({memory.begin() + 2 * kMiB, kMiB});
+  EXPECT_EQ(emulator::registered_bytes(), 3 * kMiB);
+  below.reset();
+  EXPECT_EQ(emulator::registered_bytes(), 2 * kMiB);
+  above.reset();
+  EXPECT_EQ(emulator::registered_bytes(), kMiB);
+}
+
 TEST_F(GpuFetch, WhereTheDriverRefusesToPinNothingStaysPinned) {
   Memory memory(8 * kMiB);
   const auto held = device_->pin({memory.begin() + 2 * kMiB, kMiB});

@@ -42,7 +42,7 @@ class HeldPagesTest : public testing::Test {
   std::vector<std::byte> bytes_;
 };
 
-// Of /proc/self/smaps: KiB of the mappings of a file.
+// Of /proc/self/maps: KiB of the mappings of a file.
 size_t mapped_kib(const std::string& path) {
   std::ifstream maps("/proc/self/maps");
   size_t n = 0;

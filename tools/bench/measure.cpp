@@ -183,13 +183,14 @@ void BenchRunner::warm_up(Session& session, const BenchCase& c) {
   constexpr int kMost = 40;
   const Executor& executor = session.executor();
   const bool pins = session.placement().placement.pins_fetched;
-  const uint64_t streamed_before = executor.streamed_bytes();
+  bool fetches = false;
+  for (size_t d = 1; d < devices_.size(); ++d) fetches |= executor.slot_bytes(DeviceId::at(d)) > 0;
   size_t pinned_before = 0;
   for (int i = 0; i < kMost; ++i) {
     if (i > 0) session.truncate(c.n_depth);
     run_prompt(session, c.n_prompt);
     run_generation(session, c.n_gen > 0 ? 1 : 0);
-    if (!pins || executor.streamed_bytes() == streamed_before) return;
+    if (!pins || !fetches) return;
     const bool may_begin = i <= static_cast<int>(PinnedWeights::kFetchesBefore);
     if (!may_begin && executor.pinned_bytes() == pinned_before) return;
     pinned_before = executor.pinned_bytes();

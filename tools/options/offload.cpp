@@ -148,7 +148,7 @@ void add_stream_options(CLI::App& app, OffloadOptions& f) {
          [&f](const std::string& value) { f.gpu_rows = parse_gpu_rows(value); })
       .group(kGpuGroup);
   bare_choice(app, "--pin-weights", "on|off|auto", "on",
-              "move weights that GPUs fetch often to page-locked memory, from where that is faster "
+              "page-lock weights and caches in host memory that GPUs fetch often, which is faster "
               "(default: auto, if all that the host holds fits in its memory)",
               [&f](const std::string& value) { f.pin = parse_toggle("--pin-weights", value); })
       .group(kGpuGroup);
