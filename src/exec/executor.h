@@ -61,7 +61,7 @@ class Executor {
   // To the stages before and after, for graphs that receive or send; outlives the executor.
   void connect(StageLink& link) { link_ = &link; }
 
-  // Page-locks weights that are fetched from host memory where that pays (pinned_weights.h).
+  // Page-locks weights, experts and caches that are fetched from host memory where that pays (pinned_weights.h).
   void pin_weights(HoldBytes hold);
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
@@ -86,7 +86,7 @@ class Executor {
   // read from disk.
   size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
-  size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }  // of weights that were page-locked
+  size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }  // page-locked of weights and caches
   uint64_t disk_bytes() const;
   // To call when blocks of caches on disk have been written.
   void forget_spilled() { kv_stream_.forget(); }

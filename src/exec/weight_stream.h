@@ -46,7 +46,7 @@ class WeightStream final : public GroupSlots {
   DevicePtr slot(DeviceId device, size_t slot) const { return at(device).slots[slot].base; }
   size_t n_bytes(DeviceId device) const { return at(device).needs.n_bytes(); }
 
-  // From now on weights in host memory are page-locked where that pays.
+  // From now on weights in host memory are page-locked where that pays; outlives the stream.
   void pin(PinnedWeights& pinned) { pinned_ = &pinned; }
 
   // Sets the groups that the functions below refer to. Both spans must stay valid until the next use().

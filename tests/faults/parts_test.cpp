@@ -24,16 +24,7 @@ class PartedSteps : public test::TensorRig {
   // Two parts of 32 and 16 tokens, or more parts of 16.
   static int64_t ubatch_for(int64_t n_parts) { return std::max<int64_t>(48, 16 * n_parts); }
 
-  void SetUp() override {
-    shape_.n_layer = 3;
-    shape_.n_head = 8;
-    shape_.n_head_kv = 4;
-    dense_ = load("dense.gguf", shape_);
-    test::TinyShape moe = shape_;
-    moe.n_expert = 5;
-    moe.n_expert_used = 2;
-    moe_ = load("moe.gguf", moe);
-  }
+  void SetUp() override { load_divisible(); }
 
   static EngineOptions wide(const OffloadOptions& flags = {}, int64_t n_ubatch = 48) {
     EngineOptions o = options(flags, DType::F32);
@@ -85,8 +76,6 @@ class PartedSteps : public test::TensorRig {
       EXPECT_EQ(machine.n_side_copies(), before) << "a token alone";
     }
   }
-
-  test::TinyShape shape_;
 };
 
 TEST_F(PartedSteps, LogitsAreThoseOfOneDevice) {

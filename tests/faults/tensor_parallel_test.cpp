@@ -21,16 +21,7 @@ using testing::HasSubstr;
 
 class TensorParallelTest : public test::TensorRig {
  protected:
-  void SetUp() override {
-    shape_.n_layer = 3;
-    shape_.n_head = 8;
-    shape_.n_head_kv = 4;
-    dense_ = load("dense.gguf", shape_);
-    test::TinyShape moe = shape_;
-    moe.n_expert = 5;
-    moe.n_expert_used = 2;
-    moe_ = load("moe.gguf", moe);
-  }
+  void SetUp() override { load_divisible(); }
 
   void expect_same(const Model& model, const OffloadOptions& flags, size_t n_gpus, float tolerance = 1e-4f) {
     SCOPED_TRACE(std::to_string(n_gpus) + " devices");
@@ -41,8 +32,6 @@ class TensorParallelTest : public test::TensorRig {
     EXPECT_LE(apart(logits(session), cpu_logits(model, options({}, DType::F32))), tolerance);
     expect_as_planned(session, machine);
   }
-
-  test::TinyShape shape_;
 };
 
 TEST_F(TensorParallelTest, LogitsAreThoseOfOneDevice) {

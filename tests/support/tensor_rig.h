@@ -40,6 +40,18 @@ class SimMachine {
 
 class TensorRig : public SplitRig {
  protected:
+  // Two models of three layers with eight heads, and the mixture with five experts, which two GPUs cannot share evenly.
+  void load_divisible() {
+    shape_.n_layer = 3;
+    shape_.n_head = 8;
+    shape_.n_head_kv = 4;
+    dense_ = load("dense.gguf", shape_);
+    TinyShape moe = shape_;
+    moe.n_expert = 5;
+    moe.n_expert_used = 2;
+    moe_ = load("moe.gguf", moe);
+  }
+
   static OffloadOptions divided(std::vector<double> shares) {
     OffloadOptions flags;
     flags.n_gpu_layers = 99;
@@ -105,6 +117,8 @@ class TensorRig : public SplitRig {
       EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total()) << d;
     }
   }
+
+  TinyShape shape_;
 };
 
 }  // namespace tandem::test
