@@ -287,9 +287,9 @@ class KernelsCheck {
     // Weights and values are rounded to bf16, without AMX the weights in the sum too; queries and keys to 16 bits.
     const bool pairs = tested_.isa == cpu::Isa::avx512_bf16 && cpu::avx512_bf16::takes(call);
     const bool tiles = pairs || (tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call));
-    // Codes of Q8_0 and Q4_0 are multiplied with 16 bits of query and weight.
+    // Vector kernels multiply codes of Q8_0 and Q4_0 with 16 bits of query and weight.
     const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
-    const bool codes = tested_.isa >= cpu::Isa::avx512_vnni && coded(call.k_dtype) && coded(call.v_dtype);
+    const bool codes = tested_.isa != cpu::Isa::scalar && coded(call.k_dtype) && coded(call.v_dtype);
     for (size_t i = 0; i < want.sum.size(); ++i) {
       if (want.sum[i] == 0) {  // sees no position
         TANDEM_CHECK(got.sum[i] == 0 && got.max[i] == -INFINITY && got.acc[i * n_columns] == 0);
