@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -201,6 +202,8 @@ class KernelsCheck {
     DType dtype;
     int64_t head_dim, block_size;
     std::vector<std::byte> bytes;
+    std::vector<double> squares;  // [n_positions, head_dim / 32] sums of squares of 32 columns
+    double largest = 0;           // magnitude of an element
 
     size_t row() const { return row_bytes(dtype, head_dim); }
     size_t block() const { return row() * static_cast<size_t>(block_size); }
@@ -208,10 +211,13 @@ class KernelsCheck {
 
   static Cache make_cache(DType dtype, int64_t head_dim, int64_t block_size,
                           const std::vector<int32_t>& table, int64_t n_positions, std::mt19937& rng) {
-    Cache cache{dtype, head_dim, block_size, {}};
+    Cache cache{dtype, head_dim, block_size, {}, {}};
     cache.bytes.assign(cache.block() * table.size(), std::byte{0xff});
     for (int64_t p = 0; p < n_positions; ++p) {
       const Floats x = cpu::test::random_floats(head_dim, rng);
+      for (size_t d = 0; d + 32 <= x.size(); d += 32)
+        cache.squares.push_back(std::inner_product(&x[d], &x[d] + 32, &x[d], 0.0));
+      cache.largest = std::max(cache.largest, largest_of(x));
       const auto block = static_cast<size_t>(table[static_cast<size_t>(p / block_size)]);
       quantize_row(
           dtype, x.data(),
@@ -261,7 +267,23 @@ class KernelsCheck {
     call.positions = positions.data();
     call.kv_begin = input.between(0, n_blocks - 1) * call.block_size;
     call.kv_end = n_positions;
-    check_attention(call);
+    check_attention(call, keys, values);
+  }
+
+  // How far the score of a query may be off whose columns are rounded to 2^-15 of the greatest of 32: six deviations of the sum of
+  // these roundings times a key's columns, of the key where it is largest.
+  static double score_rounding(const float* q, const Cache& keys, float scale) {
+    const size_t n_blocks = static_cast<size_t>(keys.head_dim) / 32;
+    double largest = 0;
+    for (size_t p = 0; n_blocks > 0 && p < keys.squares.size(); p += n_blocks) {
+      double variance = 0;
+      for (size_t b = 0; b < n_blocks; ++b) {
+        const double step = largest_of(Floats(q + 32 * b, q + 32 * b + 32)) * scale / 32512;
+        variance += step * step / 12 * keys.squares[p + b];
+      }
+      largest = std::max(largest, variance);
+    }
+    return 6 * std::sqrt(largest);
   }
 
   struct Attended {
@@ -281,10 +303,10 @@ class KernelsCheck {
   }
 
   // The sums are relative to a maximum, which a set may choose in its own way.
-  void check_attention(const cpu::AttentionCall& call) const {
+  void check_attention(const cpu::AttentionCall& call, const Cache& keys, const Cache& values) const {
     const Attended got = attend(tested_.attention, call), want = attend(scalar_.attention, call);
     const auto n_columns = static_cast<size_t>(call.head_dim_v);
-    // Weights and values are rounded to bf16, without AMX the weights in the sum too; queries and keys to 16 bits.
+    // Weights and values are rounded to bf16, the weights in the sum too; queries and keys to 16 bits.
     const bool pairs = tested_.isa == cpu::Isa::avx512_bf16 && cpu::avx512_bf16::takes(call);
     const bool tiles = pairs || (tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call));
     // Vector kernels multiply codes of Q8_0 and Q4_0 with 16 bits of query and weight.
@@ -295,13 +317,14 @@ class KernelsCheck {
         TANDEM_CHECK(got.sum[i] == 0 && got.max[i] == -INFINITY && got.acc[i * n_columns] == 0);
         continue;
       }
+      const double rounding = codes ? score_rounding(call.q[i], keys, call.scale) : 0;
       const double log_sum = std::log(static_cast<double>(want.sum[i])) + want.max[i];
       const bool near = std::abs(std::log(static_cast<double>(got.sum[i])) + got.max[i] - log_sum) <=
-                        (pairs   ? 0x1.4p-8
+                        (tiles   ? 0x1.4p-8
                          : codes ? 4e-4
-                         : tiles ? 1e-4
                                  : 1e-5) *
-                            std::max(1.0, std::abs(log_sum));
+                                std::max(1.0, std::abs(log_sum)) +
+                            rounding;
       if (!near)
         fprintf(stderr, "query %zu: sum %a max %a, scalar %a %a\n", i, got.sum[i], got.max[i], want.sum[i],
                 want.max[i]);
@@ -311,11 +334,13 @@ class KernelsCheck {
         y[d] = got.acc[i * n_columns + d] / got.sum[i];
         expected[d] = want.acc[i * n_columns + d] / want.sum[i];
       }
-      check_near(y, expected, 0,
-                 (tiles   ? 0x1p-6
-                  : codes ? 4e-4
-                          : 2e-5) *
-                     std::max(largest_of(expected), tiles ? 2.0 : 0.1));  // results may cancel: of the values
+      check_near(
+          y, expected, 0,
+          (tiles   ? 0x1p-6
+           : codes ? 4e-4
+                   : 2e-5) *
+                  std::max(largest_of(expected), tiles ? 2.0 : 0.1) +  // results may cancel: of the values
+              2 * rounding * values.largest);
     }
   }
 

@@ -1,92 +1,37 @@
-// Attention of many queries with AVX-512 BF16, whose scores are products of 16-bit integers and whose weights are bf16:
+// Attention of many queries with AVX-512 BF16 and with AMX, whose scores are products of integers and whose weights are bf16:
 // their rounding, and numbers that integers do not have.
 #include <cmath>
 #include <limits>
 
 #include "cpu/bf16/row_codes.h"
-#include "gguf/quants.h"
-#include "ops/row_harness.h"
-#include "support/linear_problem.h"
+#include "ops/many_queries.h"
+
+#define TANDEM_ISA avx512_amx
+#include "cpu/amx/attention_pack.h"
+#undef TANDEM_ISA
 
 namespace tandem::cpu {
 namespace {
 
+using test::Attended;
+using test::Head;
+using test::kBlock;
 using test::Random;
 
-constexpr int64_t kBlock = 16;
-
-// A head's cache in F16, in order of position, and queries.
-struct Head {
-  int64_t dim_k, dim_v, n_positions;
-  std::vector<float> k, v, q;  // [n_positions, dim_k], [n_positions, dim_v], [n_queries, dim_k]
-  std::vector<int32_t> positions;
-  int64_t window = 0;
-
-  Head(Random& random, int64_t hd_k, int64_t hd_v, int64_t n, int64_t n_queries)
-      : dim_k(hd_k),
-        dim_v(hd_v),
-        n_positions(n),
-        k(random.normals(n * hd_k)),
-        v(random.normals(n * hd_v)),
-        q(random.normals(n_queries * hd_k)) {
-    for (int64_t i = 0; i < n_queries; ++i) positions.push_back(static_cast<int32_t>(random.below(n)));
+class AttentionPairs : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (best_isa() < GetParam()) GTEST_SKIP() << "this machine has no " << isa_name(GetParam());
   }
-
-  size_t n_queries() const { return positions.size(); }
-  float* key(int64_t i) { return k.data() + i * dim_k; }
-  float* value(int64_t i) { return v.data() + i * dim_v; }
-  float* query(size_t i) { return q.data() + i * static_cast<size_t>(dim_k); }
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim_k)); }
-  void round_to_halves() {
-    for (auto* rows : {&k, &v}) {
-      for (float& x : *rows) x = fp16_to_fp32(fp32_to_fp16(x));
-    }
+  Attended attend(const Head& head, int64_t kv_begin = 0, int64_t kv_end = INT64_MAX) const {
+    return test::attend(GetParam(), head, kv_begin, kv_end);
   }
+  Random random_;
 };
+INSTANTIATE_TEST_SUITE_P(Levels, AttentionPairs, testing::Values(Isa::avx512_bf16, Isa::avx512_amx),
+                         [](const auto& level) { return std::string(isa_name(level.param)); });
 
-struct Attended {
-  std::vector<float> acc, sum, max;
-};
-
-Attended attend(const Head& head, int64_t kv_begin = 0, int64_t kv_end = INT64_MAX) {
-  const int64_t n_blocks = (head.n_positions + kBlock - 1) / kBlock;
-  const auto halves = [&](const std::vector<float>& rows, int64_t dim) {
-    std::vector<fp16_t> to(static_cast<size_t>(n_blocks * kBlock * dim), 0xffff);
-    for (size_t i = 0; i < rows.size(); ++i) to[i] = fp32_to_fp16(rows[i]);
-    return to;
-  };
-  const std::vector<fp16_t> k = halves(head.k, head.dim_k), v = halves(head.v, head.dim_v);
-  std::vector<int32_t> table;
-  for (int64_t i = 0; i < n_blocks; ++i) table.push_back(static_cast<int32_t>(i));
-  std::vector<const float*> rows;
-  for (size_t i = 0; i < head.n_queries(); ++i)
-    rows.push_back(head.q.data() + i * static_cast<size_t>(head.dim_k));
-  Attended to{std::vector<float>(head.n_queries() * static_cast<size_t>(head.dim_v)),
-              std::vector<float>(head.n_queries()), std::vector<float>(head.n_queries())};
-  AttentionCall call;
-  call.k_dtype = call.v_dtype = DType::F16;
-  call.head_dim_k = head.dim_k, call.head_dim_v = head.dim_v;
-  call.block_size = kBlock;
-  call.k = reinterpret_cast<const std::byte*>(k.data()),
-  call.v = reinterpret_cast<const std::byte*>(v.data());
-  call.k_block_stride = static_cast<size_t>(kBlock * head.dim_k) * sizeof(fp16_t);
-  call.v_block_stride = static_cast<size_t>(kBlock * head.dim_v) * sizeof(fp16_t);
-  call.block_table = table.data();
-  call.scale = head.scale();
-  call.window = head.window;
-  call.n_queries = static_cast<int64_t>(head.n_queries());
-  call.q = rows.data(), call.positions = head.positions.data();
-  call.kv_begin = kv_begin, call.kv_end = std::min(kv_end, head.n_positions);
-  call.acc = to.acc.data(), call.sum = to.sum.data(), call.max = to.max.data();
-  EXPECT_TRUE(avx512_bf16::takes(call));
-  const AttentionKernels& kernels = avx512_bf16::attention_kernels();
-  const test::AlignedBytes scratch(kernels.scratch_bytes(call));
-  std::memset(scratch.p, 0xff, kernels.scratch_bytes(call));
-  kernels.attend(call, scratch.p);
-  return to;
-}
-
-class AttentionPairs : public testing::Test {
+class RowCodes : public testing::Test {
  protected:
   void SetUp() override {
     if (best_isa() < Isa::avx512_bf16) GTEST_SKIP() << "this machine has no AVX-512 BF16";
@@ -137,7 +82,7 @@ Errors errors_of(const std::vector<float>& a, const std::vector<float>& b) {
   return errors;
 }
 
-TEST_F(AttentionPairs, RoundingOfProductsOfCodes) {
+TEST_F(RowCodes, RoundingOfProducts) {
   for (const int64_t ld : {32, 64, 96, 128, 256, 576}) {
     std::vector<float> a = random_.normals(16 * ld), b = random_.normals(16 * ld, 1e3f);
     const auto expect_small = [&](const char* what) {
@@ -156,7 +101,7 @@ TEST_F(AttentionPairs, RoundingOfProductsOfCodes) {
 }
 
 // Rows whose products are as great as they can be: all columns alike, whose roundings add up, and one alone.
-TEST_F(AttentionPairs, SumsOfCodesDoNotOverflow) {
+TEST_F(RowCodes, SumsDoNotOverflow) {
   for (const int64_t ld : {32, 128, 576, 2048}) {
     const size_t n = static_cast<size_t>(16 * ld);
     const Errors alike = errors_of(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f));
@@ -167,7 +112,7 @@ TEST_F(AttentionPairs, SumsOfCodesDoNotOverflow) {
   }
 }
 
-TEST_F(AttentionPairs, UnitsOfRowsThatHaveNone) {
+TEST_F(RowCodes, UnitsOfRowsThatHaveNone) {
   std::vector<float> rows = random_.normals(16 * 64);
   std::fill(rows.begin(), rows.begin() + 64, 0.0f);
   std::fill(rows.begin() + 64, rows.begin() + 128, 1e-30f);  // its norm underflows
@@ -180,7 +125,7 @@ TEST_F(AttentionPairs, UnitsOfRowsThatHaveNone) {
   for (size_t r = 2; r < 16; ++r) EXPECT_EQ(std::isnan(codes.units[r]), r < 5) << r;
 }
 
-TEST_F(AttentionPairs, QueriesOfZerosTakeTheMean) {
+TEST_P(AttentionPairs, QueriesOfZerosTakeTheMean) {
   Head head(random_, 64, 16, 150, 40);
   head.round_to_halves();
   std::fill(head.q.begin(), head.q.end(), 0.0f);
@@ -198,7 +143,7 @@ TEST_F(AttentionPairs, QueriesOfZerosTakeTheMean) {
 }
 
 // A position alone is not off by the rounding of its weight.
-TEST_F(AttentionPairs, APositionWithAllTheWeightGivesItsValue) {
+TEST_P(AttentionPairs, APositionWithAllTheWeightGivesItsValue) {
   Head head(random_, 80, 40, 300, 200);
   head.window = 1;
   for (float& x : head.v) x = bf16_to_fp32(fp32_to_bf16(x));
@@ -213,7 +158,7 @@ TEST_F(AttentionPairs, APositionWithAllTheWeightGivesItsValue) {
 }
 
 // The same weights are rounded in the same way, whatever else a call sees.
-TEST_F(AttentionPairs, PartsAddUpToTheWhole) {
+TEST_P(AttentionPairs, PartsAddUpToTheWhole) {
   for (int round = 0; round < 20; ++round) {
     const int64_t n = 40 + random_.below(500);
     Head head(random_, 64, 24, n, 24 + random_.below(100));
@@ -234,7 +179,7 @@ TEST_F(AttentionPairs, PartsAddUpToTheWhole) {
 }
 
 // Integers have neither NaN nor infinity, so a key that has one must show in its scores, and only there.
-TEST_F(AttentionPairs, AKeyThatIsNoNumberShowsWhereItIsSeen) {
+TEST_P(AttentionPairs, AKeyThatIsNoNumberShowsWhereItIsSeen) {
   for (const float bad : {std::nanf(""), -std::nanf(""), INFINITY, -INFINITY}) {
     Head head(random_, 64, 16, 200, 100);
     head.round_to_halves();
@@ -248,7 +193,7 @@ TEST_F(AttentionPairs, AKeyThatIsNoNumberShowsWhereItIsSeen) {
   }
 }
 
-TEST_F(AttentionPairs, AQueryThatIsNoNumberShowsInItsRowAlone) {
+TEST_P(AttentionPairs, AQueryThatIsNoNumberShowsInItsRowAlone) {
   for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
     Head head(random_, 64, 16, 200, 100);
     head.round_to_halves();
@@ -256,6 +201,124 @@ TEST_F(AttentionPairs, AQueryThatIsNoNumberShowsInItsRowAlone) {
     head.query(at)[random_.below(64)] = bad;
     const Attended got = attend(head);
     for (size_t i = 0; i < head.n_queries(); ++i) EXPECT_EQ(std::isnan(got.acc[i * 16]), i == at) << bad;
+  }
+}
+
+// The weights' maximum is that of a few positions, or of earlier ones, and is raised where later scores are far above it.
+TEST_P(AttentionPairs, LaterScoresMayBeFarAboveTheFirst) {
+  for (const float height : {10.0f, 30.0f, 60.0f, 200.0f, 3000.0f}) {
+    for (const int64_t at : {20, 140, 300, 590}) {
+      Head head(random_, 64, 16, 600, 50);
+      for (int32_t& position : head.positions) position = 595 + static_cast<int32_t>(random_.below(5));
+      head.round_to_halves();
+      // All queries alike in a column that one key has.
+      for (size_t i = 0; i < head.n_queries(); ++i) head.query(i)[7] = 4.0f;
+      head.key(at)[7] = bf16_to_fp32(fp32_to_bf16(height / head.scale() / 4.0f));
+      for (float& x : head.v) x = bf16_to_fp32(fp32_to_bf16(x));
+      head.round_to_halves();
+      const Attended got = attend(head);
+      const Attended want = test::attend(Isa::scalar, head);
+      for (size_t i = 0; i < want.acc.size(); ++i) {
+        EXPECT_NEAR(got.acc[i] / got.sum[i / 16], want.acc[i] / want.sum[i / 16], 3e-2)
+            << height << " at " << at;
+      }
+      for (size_t i = 0; i < head.n_queries(); ++i) {
+        const double log_sum = std::log(want.sum[i]) + want.max[i];
+        EXPECT_NEAR(std::log(got.sum[i]) + got.max[i], log_sum, 5e-3 + 3e-4 * std::abs(log_sum));
+      }
+    }
+  }
+}
+
+// Windows of queries that begin in the middle of a panel, where scores of earlier positions say nothing of theirs.
+TEST_P(AttentionPairs, ScoresFarBelowThoseOfPositionsThatAreHidden) {
+  Head head(random_, 64, 16, 600, 50);
+  head.window = 100;
+  for (int32_t& position : head.positions) position = 400 + static_cast<int32_t>(random_.below(200));
+  for (size_t i = 0; i < head.n_queries(); ++i) head.query(i)[7] = 40.0f;
+  for (int64_t i = 0; i < 300; ++i) head.key(i)[7] = 100.0f;
+  for (int64_t i = 300; i < 600; ++i) head.key(i)[7] = -100.0f;
+  head.round_to_halves();
+  const Attended got = attend(head), want = test::attend(Isa::scalar, head);
+  for (size_t i = 0; i < want.acc.size(); ++i)
+    EXPECT_NEAR(got.acc[i] / got.sum[i / 16], want.acc[i] / want.sum[i / 16], 5e-2);
+}
+
+// Rows of codes whose sums of products are as great as they can be.
+TEST_P(AttentionPairs, KeysAndQueriesWhoseColumnsAreAllAlike) {
+  for (const int64_t head_dim : {64, 128, 256, 576, 1024}) {
+    Head head(random_, head_dim, 16, 150, 40);
+    for (float& x : head.q) x = 0.25f;
+    for (int64_t i = 0; i < 150; ++i) {
+      std::fill_n(head.key(i), head_dim, static_cast<float>(i % 7 - 3) / 8.0f);
+    }
+    head.round_to_halves();
+    const Attended got = attend(head), want = test::attend(Isa::scalar, head);
+    for (size_t i = 0; i < want.acc.size(); ++i) {
+      EXPECT_NEAR(got.acc[i] / got.sum[i / 16], want.acc[i] / want.sum[i / 16], 2e-2) << head_dim;
+    }
+  }
+}
+
+class TileCodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (best_isa() < Isa::avx512_amx) GTEST_SKIP() << "this machine has no AMX";
+  }
+  // Errors of products without those of low bytes, relative to the norms of both rows.
+  Errors errors_of(const std::vector<float>& a, const std::vector<float>& b) const {
+    const int64_t ld = static_cast<int64_t>(a.size()) / 16;
+    const test::AlignedBytes x(a.size() * 2), y(a.size() * 2);
+    float x_units[16], y_units[16];
+    avx512_amx::encode_rows(a.data(), ld, ld, x.p, x_units);
+    avx512_amx::encode_rows(b.data(), ld, ld, y.p, y_units);
+    Errors errors;
+    for (int64_t i = 0; i < 256; ++i) {
+      const int64_t r = i / 16, t = i % 16;
+      int64_t high = 0, middle = 0;
+      double exact = 0, a_square = 0, b_square = 0;
+      for (int64_t d = 0; d < ld; ++d) {
+        const auto code = [&](const test::AlignedBytes& of, int64_t row, int64_t plane) {
+          return static_cast<int64_t>(
+              static_cast<int8_t>(of.p[d / 64 * 2048 + plane * 1024 + row * 64 + d % 64]));
+        };
+        high += code(x, r, 0) * code(y, t, 0);
+        middle += code(x, r, 0) * code(y, t, 1) + code(x, r, 1) * code(y, t, 0);
+        const double p = a[static_cast<size_t>(r * ld + d)], q = b[static_cast<size_t>(t * ld + d)];
+        exact += p * q;
+        a_square += p * p;
+        b_square += q * q;
+      }
+      EXPECT_LE(std::abs(256 * high + middle), std::numeric_limits<int32_t>::max()) << ld;
+      const double got = 256.0 * static_cast<double>(256 * high + middle) * x_units[r] * y_units[t];
+      const double error = std::abs(got - exact) / std::sqrt(a_square * b_square);
+      errors.deviation += error * error / 256;
+      errors.worst = std::max(errors.worst, error);
+    }
+    errors.deviation = std::sqrt(errors.deviation);
+    return errors;
+  }
+  Random random_;
+};
+
+// The deviations that amx/attention.cpp states.
+TEST_F(TileCodes, RoundingOfProducts) {
+  for (const int64_t ld : {64, 128, 256, 576}) {
+    std::vector<float> a = random_.normals(16 * ld), b = random_.normals(16 * ld, 1e3f);
+    EXPECT_LE(errors_of(a, b).deviation, 8e-6) << ld;
+    const int64_t column = random_.below(ld);
+    for (int64_t r = 0; r < 16; ++r) b[static_cast<size_t>(r * ld + column)] *= 200.0f;
+    EXPECT_LE(errors_of(a, b).deviation, 4e-5) << ld;
+    for (int64_t r = 0; r < 16; ++r) a[static_cast<size_t>(r * ld + column)] *= 200.0f;
+    EXPECT_LE(errors_of(a, b).deviation, 8e-5 * std::sqrt(static_cast<double>(ld) / 128)) << ld;
+  }
+}
+
+TEST_F(TileCodes, SumsDoNotOverflow) {
+  for (const int64_t ld : {64, 128, 576, 2048}) {
+    const size_t n = static_cast<size_t>(16 * ld);
+    EXPECT_LE(errors_of(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f)).worst, 1e-4) << ld;
+    EXPECT_LE(errors_of(std::vector<float>(n, 0.5f), std::vector<float>(n, 0.5f)).worst, 1e-4) << ld;
   }
 }
 

@@ -294,8 +294,11 @@ TEST(LatentAttention, ChunksOfPositions) {
 }
 
 // Either form leaves its own rounding in the result, which shows which one ran: equal bits if it ran for as many tokens at once,
-// else far less of a difference (a product of few tokens sums in another order).
+// else far less of a difference (a product of few tokens sums in another order). Not with tiles, which round many tokens in a way of
+// their own.
 TEST(LatentAttention, TakesTheCheaperFormForEachSequence) {
+  std::vector<Isa> isas = supported_isas();
+  std::erase(isas, Isa::avx512_amx);
   Random random;
   Case c;
   c.op = {.n_head = 2, .rank = 256, .n_rot = 16, .key = 48, .value = 32, .scale = 0.1f};
@@ -305,7 +308,7 @@ TEST(LatentAttention, TakesTheCheaperFormForEachSequence) {
   Scene scene(random, c);
   const auto run = [&](LatentForm form, bool known) {
     scene.set_form(form);
-    return scene.run(best_isa(), 2, known);
+    return scene.run(isas.back(), 2, known);
   };
   const std::vector<float> absorbed = run(LatentForm::absorbed, true),
                            expanded = run(LatentForm::expanded, true),

@@ -135,8 +135,9 @@ TEST_P(MoeSteps, EqualOneByOne) {
       SCOPED_TRACE(std::string(isa_name(isa)) + ", tokens " + std::to_string(n) + ", experts " +
                    std::to_string(n_expert));
       const std::vector<float> one = run(e, tokens, 1, isa, 1), several = run(e, tokens, n, isa, 1);
-      // h rounds differently and then to 8 bits; tiles round activations to bf16.
-      expect_near(several, widened(one), isa == Isa::avx512_amx ? 1e-2 : 1e-3);
+      // h rounds differently and then to 8 bits. Tiles round activations to bf16, where a token alone has 8 bits: up to 1% off
+      // in each of three products.
+      expect_near(several, widened(one), isa == Isa::avx512_amx ? 5e-2 : 1e-3);
       EXPECT_EQ(run(e, tokens, 1, isa, 3), one);
       EXPECT_EQ(run(e, tokens, n, isa, 3), several);
     }

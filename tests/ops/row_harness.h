@@ -46,7 +46,7 @@ inline double attention_tolerance(Isa isa, const AttentionCall& call) {
     return dtype == DType::Q8_0 || dtype == DType::Q5_0 || dtype == DType::Q4_0 || dtype == DType::IQ4_NL ||
            has_min(dtype);
   };
-  if (rounds_to_bf16(isa, call)) return isa == Isa::avx512_bf16 ? 0x1.8p-7 : 0x1p-7;
+  if (rounds_to_bf16(isa, call)) return 0x1.8p-7;
   if (isa >= Isa::avx512_vnni && is_kivi(call.k_dtype) && is_kivi(call.v_dtype)) return 6e-4;
   const bool codes = coded(call.k_dtype) && (call.values_in_keys || coded(call.v_dtype));
   if (isa == Isa::scalar || !codes) return 1e-5;

@@ -1,19 +1,27 @@
-// Attention of many queries on tiles of bf16; fewer take the kernels of avx512/ with VNNI.
+// Attention of many queries on tiles: bytes for the scores, bf16 for the values. Fewer queries take the kernels of avx512/
+// with VNNI.
 //
-// As in simd/attention.h lanes are queries: S^T[position, query] = K Q^T needs no transposed keys, and the softmax over
-// positions walks down the lanes. Its weights are packed to pairs and transposed to the left factor of acc += P V, whose
-// right factor is pairs of the values' rows.
+// Lanes are queries, as in simd/attention.h: S^T[position, query] = K Q^T needs no transposed keys, the softmax over
+// positions walks down the lanes, and its weights, packed to pairs of positions, are at once the right factor of
+// acc^T[column, query] += V^T P^T. Only the values are transposed, once for all queries of a tile.
 //
-// Rounding. Scores stand in an exponent, so queries and keys are split in two planes, high + low, whose sum has 16 bits
-// of mantissa (halves 11, so they lose nothing); three of the four products are computed, two for keys in bf16. Weights
-// and values are one plane: the rounding of a sum of many is that of bf16 over the root of their number.
+// Rounding. Scores stand in an exponent, so keys and queries are integers of 16 bits, relative to the greatest of their row,
+// in two planes of bytes. Three of the four products are computed; bytes multiply twice as fast as bf16, so these take half of
+// what three products of bf16 would. The error of a score is mostly the fourth: one deviation is 62000 / (|a| |b|) of |a| |b|,
+// where |a| are norms of rows of codes; 3e-6 for random rows of 128 columns, and at most 6e-5, where one column has all of
+// both rows. Weights and values are bf16: the rounding of a sum of many is that of bf16 over the root of their number
+// (softmax_pairs.h).
 //
-// Floors of a query and position: 3 * 2 * hd_k + 2 * hd_v operations, 1024 a cycle: 1.0 cycles with heads of 128 columns;
-// an exponential and its packing, about 20 operations for 16 lanes, two a cycle: 0.6; the conversion of keys and values,
-// 25 operations for 32 columns: 0.4 over 256 queries. On a core of a Sapphire Rapids 256 queries take 1.1 ns with heads of
-// 128 columns and 0.71 ns with 64, where the FMA kernel takes 3.6 and 1.8: scores 1.2 cycles of 2.6 GHz, softmax 0.9,
-// values 0.6, conversion 0.3. The tiles wait for L2, as in products (linear_layout.h), which is why more queries or more
-// positions at a time gain nothing.
+// A panel of positions is converted for all queries of a tile; then each strip of 32 queries does its scores, weights and
+// values while these are in L1. The vectors turn a block's products into weights while the tiles multiply the next one. They share
+// a port: a tile operation takes it for 16 cycles.
+//
+// Floors of a query and position with heads of 128 columns, in cycles of that port and its sibling: 0.42 for the products of
+// scores, 0.28 for those of values (with what tile operations take on random numbers, 18 cycles), 0.5 of either for 16.5 vector
+// operations of 16 lanes; stores of tiles, which nothing overlaps, 0.1. Conversion: 110 operations a position over 512
+// queries. Reached on a core of a Granite Rapids at 3.4 GHz, 512 queries behind 16384 positions: 0.61 ns or 2.1 cycles with
+// heads of 128 columns (0.97 ns with three planes of bf16, whole panels of scores and transposed weights), 0.40 with 64
+// (0.63), 1.1 with 256 (2.2). Panels of 128 take 5% longer, tiles of 256 queries 15%.
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
 #include "cpu/amx/attention_pack.h"
@@ -24,57 +32,86 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-constexpr int64_t kMaxTileQueries = 256;
+constexpr int64_t kMaxTileQueries = 512;
 constexpr int64_t kLeastQueries = 24;  // from here on faster than the kernels of avx512/
+constexpr int64_t kPanelRows = 256;    // positions at a time
 constexpr int64_t kTile = 16, kPair = 32;
+constexpr int64_t kCodeColumns = 64;  // of a tile
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
+constexpr float kMostExcess = 40;  // of a weight over 1, in powers of two
+constexpr int64_t kTileBytes = 1024, kTileFloats = 256;
+constexpr int64_t kValueStrip = kPanelRows / kPair * kTileBytes;  // of 16 columns
+
+// 32 queries of a tile, as two tiles of columns.
+struct Strip {
+  const std::byte* q;               // [2][ld_k / 64][high, low] tiles
+  const float* q_unit;              // [32] log2(e) * 256 times the unit of the codes
+  float* acc;                       // [ld_v / 16][2][16 columns][16 queries]
+  float *max, *sum;                 // [32] log2 of the maximum, whole
+  const int32_t *lowest, *highest;  // [32] positions that a query sees
+  // Of a panel: all queries see all positions; some see the first ones of theirs; and these see the panel's first.
+  bool sees_all, is_new, new_see_first;
+};
 
 // The working memory of a tile of queries. Padding is zero.
 struct Work {
-  int64_t n_q;         // queries, a multiple of 32
-  int64_t ld_k, ld_v;  // columns, multiples of 32
-  int64_t n_panel;     // positions at a time
-  std::byte* q;        // [n_q / 16][2 planes][ld_k / 32] tiles: the right factor of the scores
-  std::byte* k;        // [n_panel / 16][2 planes][ld_k / 32] tiles: their left factor
-  std::byte* v;        // [ld_v / 32][n_panel / 32][2] tiles: the right factor of the sums
-  std::byte* weights;  // [n_q / 16][n_panel / 32] tiles: their left factor
-  float* s;            // [n_panel, n_q]
-  float* acc;          // [n_q, ld_v]
-  float* rows;         // [32, max(ld_k, ld_v)]
-  float* max;          // [n_q]
-  float* sum;          // [n_q]
-  float* factor;       // [n_q]
-  int32_t* lowest;     // [n_q]
-  int32_t* highest;    // [n_q]
+  int64_t n_q;                // queries, a multiple of 32
+  int64_t ld_k, ld_v;         // columns: a multiple of 64, of 32
+  std::byte* q;               // strip by strip
+  float* q_unit;              // [n_q]
+  std::byte* k;               // [kPanelRows / 16][ld_k / 64][high, low] tiles
+  float* k_unit;              // [kPanelRows]
+  std::byte* v;               // [ld_v / 16][kPanelRows / 32] tiles of [16 columns][32 positions]
+  int32_t* products;          // [2 blocks][high, middle][2][16 positions][16 queries]
+  std::byte* weights;         // [2][kPanelRows / 32] tiles of [16 pairs of positions][16 queries][2]
+  float* acc;                 // strip by strip
+  float* rows;                // [32, max(ld_k, ld_v)]
+  float *max, *sum;           // [n_q]
+  int32_t *lowest, *highest;  // [n_q]
   size_t bytes;
 
   Work(const AttentionCall& call, std::byte* scratch)
       : n_q((call.n_queries + kPair - 1) / kPair * kPair),
-        ld_k((call.head_dim_k + kPair - 1) / kPair * kPair),
-        ld_v((call.head_dim_v + kPair - 1) / kPair * kPair),
-        n_panel(128) {
+        ld_k((call.head_dim_k + kCodeColumns - 1) / kCodeColumns * kCodeColumns),
+        ld_v((call.head_dim_v + kPair - 1) / kPair * kPair) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
     uintptr_t end = begin;
-    const auto take = [&](int64_t n) {
+    const auto take = [&](int64_t n_bytes) {
       const uintptr_t piece = end;
-      end += static_cast<size_t>(n + 63) / 64 * 64;
+      end += static_cast<size_t>(n_bytes + 63) / 64 * 64;
       return piece;
     };
-    q = reinterpret_cast<std::byte*>(take(n_q * ld_k * 4));
-    k = reinterpret_cast<std::byte*>(take(n_panel * ld_k * 4));
-    v = reinterpret_cast<std::byte*>(take(n_panel * ld_v * 2));
-    weights = reinterpret_cast<std::byte*>(take(n_q * n_panel * 2));
-    s = reinterpret_cast<float*>(take(n_panel * n_q * 4));
-    acc = reinterpret_cast<float*>(take(n_q * ld_v * 4));
-    rows = reinterpret_cast<float*>(take(kPair * (ld_k > ld_v ? ld_k : ld_v) * 4));
-    max = reinterpret_cast<float*>(take(n_q * 4));
-    sum = reinterpret_cast<float*>(take(n_q * 4));
-    factor = reinterpret_cast<float*>(take(n_q * 4));
+    const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n * 4)); };
+    const auto tiles = [&](int64_t n_bytes) { return reinterpret_cast<std::byte*>(take(n_bytes)); };
+    q = tiles(n_q * ld_k * 2);
+    q_unit = floats(n_q);
+    k = tiles(kPanelRows * ld_k * 2);
+    k_unit = floats(kPanelRows);
+    v = tiles(kPanelRows * ld_v * 2);
+    products = reinterpret_cast<int32_t*>(take(2 * 4 * kTileBytes));
+    weights = tiles(2 * kValueStrip);
+    acc = floats(n_q * ld_v);
+    rows = floats(kPair * (ld_k > ld_v ? ld_k : ld_v));
+    max = floats(n_q);
+    sum = floats(n_q);
     lowest = reinterpret_cast<int32_t*>(take(n_q * 4));
     highest = reinterpret_cast<int32_t*>(take(n_q * 4));
     bytes = end - begin;
   }
 
-  int64_t plane() const { return ld_k / kPair * 1024; }  // bytes of 16 rows of one plane
+  int64_t code_strip() const { return ld_k / kCodeColumns * 2 * kTileBytes; }  // bytes of 16 rows
+  Strip strip(int64_t first) const {
+    return {q + first / kTile * code_strip(),
+            q_unit + first,
+            acc + first * ld_v,
+            max + first,
+            sum + first,
+            lowest + first,
+            highest + first,
+            false,
+            false,
+            true};
+  }
 };
 
 void pack_queries(const AttentionCall& call, const Work& w) {
@@ -85,15 +122,20 @@ void pack_queries(const AttentionCall& call, const Work& w) {
       float* to = w.rows + i * w.ld_k;
       for (int64_t d = 0; d < call.head_dim_k; ++d) to[d] = from[d] * call.scale;
     }
-    std::byte* to = w.q + first / kTile * 2 * w.plane();
-    pack_right_transposed({w.rows, w.ld_k, w.ld_k, to, to + w.plane()});
+    encode_rows(w.rows, w.ld_k, w.ld_k, w.k, w.q_unit + first);
+    std::byte* to = w.q + first / kTile * w.code_strip();
+    for (int64_t at = 0; at < w.code_strip(); at += kTileBytes) transpose_words(w.k + at, to + at);
+    // Not 0, because hidden scores are -inf.
+    store(w.q_unit + first, vmax(set1(1e-30f), load(w.q_unit + first) * set1(256 * kLog2E)));
   }
 }
 
-// n cached rows from position `first` on, 32 at a time: calls pack(index of the first row) when they are in w.rows.
+// n cached rows from position `first` on, 32 at a time: calls pack(index of the first row) when they are in w.rows, with zeros
+// after the last one.
 template <class Pack>
-void for_each_rows(const CacheRows& cache, const Work& w, int64_t first, int64_t n, const Pack& pack) {
-  if (cache.ld != cache.head_dim || n % kPair != 0) zero(w.rows, kPair * cache.ld);
+TANDEM_INLINE void for_each_rows(const CacheRows& cache, const Work& w, int64_t first, int64_t n,
+                                 const Pack& pack) {
+  if (cache.ld != cache.head_dim) zero(w.rows, kPair * cache.ld);
   for (int64_t i = 0; i < n; i += kPair) {
     const int64_t present = n - i < kPair ? n - i : kPair;
     if (present < kPair) zero(w.rows + present * cache.ld, (kPair - present) * cache.ld);
@@ -103,144 +145,337 @@ void for_each_rows(const CacheRows& cache, const Work& w, int64_t first, int64_t
 }
 
 void pack_values(const Work& w, int64_t ld, int64_t i) {
-  pack_right({w.rows, ld, w.ld_v, w.v + i / kPair * 2048, nullptr}, w.n_panel / kPair * 2048);
+  pack_transposed(w.rows, ld, w.ld_v, w.v + i / kPair * kTileBytes, kValueStrip);
 }
 
-// K of the panel, and V if it is in the keys.
-void pack_keys(const AttentionCall& call, const CacheRows& keys, const Work& w, int64_t first, int64_t n) {
-  const bool has_low = call.k_dtype != DType::BF16;
+void pack_panel(const AttentionCall& call, const CacheRows& keys, const CacheRows& values, const Work& w,
+                int64_t first, int64_t n) {
   for_each_rows(keys, w, first, n, [&](int64_t i) {
-    for (int64_t half = 0; half < 2; ++half) {
-      std::byte* to = w.k + (i / kTile + half) * 2 * w.plane();
-      pack_left({w.rows + half * kTile * w.ld_k, w.ld_k, w.ld_k, to, has_low ? to + w.plane() : nullptr});
+    for (int64_t r = 0; r < kPair; r += kTile) {
+      encode_rows(w.rows + r * w.ld_k, w.ld_k, w.ld_k, w.k + (i + r) / kTile * w.code_strip(),
+                  w.k_unit + i + r);
     }
     if (call.values_in_keys) pack_values(w, w.ld_k, i);
   });
+  if (call.values_in_keys) return;
+  for_each_rows(values, w, first, n, [&](int64_t i) { pack_values(w, w.ld_v, i); });
 }
 
-// C += A B for two by two tiles in registers 0 .. 3, with A in 4 and 5 and B in 6 and 7.
-TANDEM_INLINE void multiply_tiles() {
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
-}
-TANDEM_INLINE void load_left(const std::byte* a, int64_t stride) {
-  _tile_loadd(4, a, 64);
-  _tile_loadd(5, a + stride, 64);
-}
-TANDEM_INLINE void load_right(const std::byte* b, int64_t stride) {
-  _tile_loadd(6, b, 64);
-  _tile_loadd(7, b + stride, 64);
-}
-TANDEM_INLINE void store_sums(float* c, int64_t ld) {
-  _tile_stored(0, c, ld * 4);
-  _tile_stored(1, c + kTile, ld * 4);
-  _tile_stored(2, c + kTile * ld, ld * 4);
-  _tile_stored(3, c + kTile * ld + kTile, ld * 4);
+// Tiles and vectors are computed at once if their instructions alternate closely. So what multiplies tiles calls `beside` after
+// each product, for a share of what vectors have to do meanwhile.
+struct Nothing {
+  TANDEM_INLINE void operator()() const {}
+};
+
+// Products of 16 keys with 32 queries: [high, middle][2][16 keys][16 queries], sums of high bytes, and of a high and a low
+// one. An operation waits for the one three before. Calls beside() six times for each 64 columns.
+template <class Beside>
+TANDEM_INLINE void multiply_codes(const std::byte* k, const std::byte* q, int64_t strip, int32_t* products,
+                                  Beside& beside) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t at = 0; at < strip; at += 2 * kTileBytes) {
+    _tile_loadd(5, k + at + kTileBytes, 64);
+    _tile_loadd(6, q + at, 64);
+    _tile_dpbssd(2, 5, 6);
+    beside();
+    _tile_loadd(7, q + strip + at, 64);
+    _tile_dpbssd(3, 5, 7);
+    beside();
+    _tile_loadd(4, k + at, 64);
+    _tile_dpbssd(0, 4, 6);
+    beside();
+    _tile_loadd(6, q + at + kTileBytes, 64);
+    _tile_dpbssd(2, 4, 6);
+    beside();
+    _tile_loadd(5, q + strip + at + kTileBytes, 64);
+    _tile_dpbssd(3, 4, 5);
+    beside();
+    _tile_dpbssd(1, 4, 7);
+    beside();
+  }
+  _tile_stored(0, products, 64);
+  _tile_stored(1, products + kTileFloats, 64);
+  _tile_stored(2, products + 2 * kTileFloats, 64);
+  _tile_stored(3, products + 3 * kTileFloats, 64);
 }
 
-// s = K Q^T for n positions.
-template <bool k_has_low>
-void multiply_scores(const Work& w, int64_t n, const RowsAhead& ahead) {
-  const int64_t plane = w.plane(), strip = 2 * plane;
-  for (int64_t p = 0; p < n; p += kPair) {
-    for (int64_t c = 0; c < w.n_q; c += kPair) {
-      ahead.fetch(p * w.n_q / kPair + c, p * w.n_q / kPair + c + kPair, n * w.n_q / kPair);
-      const std::byte *k = w.k + p / kTile * strip, *q = w.q + c / kTile * strip;
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
-      for (int64_t d = 0; d < plane; d += 1024) {
-        load_left(k + d, strip);
-        load_right(q + plane + d, strip);
-        multiply_tiles();
-        load_right(q + d, strip);
-        multiply_tiles();
-        if constexpr (k_has_low) {
-          load_left(k + plane + d, strip);
-          multiply_tiles();
+// acc^T += V^T P^T for 32 columns, 32 queries and n positions.
+TANDEM_INLINE void multiply_values(const std::byte* v, const std::byte* weights, int64_t n, float* acc) {
+  _tile_loadd(0, acc, 64);
+  _tile_loadd(1, acc + kTileFloats, 64);
+  _tile_loadd(2, acc + 2 * kTileFloats, 64);
+  _tile_loadd(3, acc + 3 * kTileFloats, 64);
+  for (int64_t p = 0; p < n; p += kPair, v += kTileBytes, weights += kTileBytes) {
+    _tile_loadd(4, v, 64);
+    _tile_loadd(6, weights, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kValueStrip, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, v + kValueStrip, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, acc, 64);
+  _tile_stored(1, acc + kTileFloats, 64);
+  _tile_stored(2, acc + 2 * kTileFloats, 64);
+  _tile_stored(3, acc + 3 * kTileFloats, 64);
+}
+
+// The state of 16 queries over a panel. The maximum is that of earlier panels: weights may exceed 1, because bf16 and floats have
+// the range for it. Where it is so much exceeded that they do not, the panel is done again.
+//
+// A score's log2 less the maximum is rounded by adding 1.5 * 2^23, whose lowest bits are then the exponent of the weight.
+struct Columns {
+  static constexpr float kRounding = 0x1.8p23f;
+
+  Vec unit, rounding;  // log2 of a score of 1; kRounding less the maximum
+  Vec sum, most;       // of weights; kRounding and the exponent of the greatest weight
+  IVec lowest, highest;
+
+  Columns(const Strip& strip, int64_t at)
+      : unit(load(strip.q_unit + at)),
+        rounding(set1(kRounding) - subtractable(load(strip.max + at))),
+        sum(load(strip.sum + at)),
+        most(set1(0.0f)),
+        lowest(iload(strip.lowest + at)),
+        highest(iload(strip.highest + at)) {}
+
+  // The sum of products that score a key.
+  TANDEM_INLINE static Vec products_of(const int32_t* products) {
+    const __m512i high = _mm512_load_si512(products), middle = _mm512_load_si512(products + 2 * kTileFloats);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), middle));
+  }
+  // x * times is the log2 of a score's exponential. A cap changes scores.
+  struct Score {
+    Vec x, times;
+  };
+  TANDEM_INLINE Score score_of(const int32_t* products, float k_unit) const {
+    return {products_of(products), set1(k_unit) * unit};
+  }
+  TANDEM_INLINE Score capped(const Score& s, float cap) const {
+    if (cap <= 0) return s;
+    return {set1(cap * kLog2E) * vtanh(s.x * (s.times * set1(1 / (cap * kLog2E)))), set1(1.0f)};
+  }
+  TANDEM_INLINE Mask sees(int64_t position) const {
+    return between(lowest, iset1(static_cast<int32_t>(position)), highest);
+  }
+
+  // 2^(x times - max), to 7.5e-5, times what makes up for the bits that later are cut off, on average. NaN gives NaN, values
+  // below 2^-120 and hidden ones 0. Our own minimax fit for |r| <= 1 / 2.
+  TANDEM_INLINE __m512i weight(const Score& s, Mask seen) {
+    const Vec t = fma(s.x, s.times, rounding), r = _mm512_fmsub_ps(s.x, s.times, t - rounding);
+    Vec p = set1(0.0553271f);
+    p = fma(p, r, set1(0.2432947f));
+    p = fma(p, r, set1(0.6952144f));
+    p = fma(p, r, set1(1.0027456f));
+    most = _mm512_mask_max_ps(most, seen, t, most);
+    const Mask counts = _mm512_mask_cmp_ps_mask(seen, t, set1(kRounding - 120), _CMP_NLT_UQ);
+    return _mm512_maskz_add_epi32(counts, _mm512_castps_si512(p),
+                                  _mm512_slli_epi32(_mm512_castps_si512(t), 23));
+  }
+  // Two weights as bf16, cut off. The sum is of what is left, so that a position that takes all of the weight is not off by it.
+  TANDEM_INLINE __m512i pairs(__m512i even, __m512i odd) {
+    const __m512i pairs = _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(0xffff0000u)), odd,
+                                                    _mm512_srli_epi32(even, 16), 0xca);
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)_mm512_set1_epi32(0x3f803f80));
+    return pairs;
+  }
+  template <bool kAdjusted>
+  TANDEM_INLINE __m512i weigh(const int32_t* products, const float* k_unit, int64_t position, float cap) {
+    const Score even = score_of(products, k_unit[0]), odd = score_of(products + kTile, k_unit[1]);
+    if constexpr (kAdjusted) {
+      return pairs(weight(capped(even, cap), sees(position)), weight(capped(odd, cap), sees(position + 1)));
+    } else {
+      return pairs(weight(even, 0xffff), weight(odd, 0xffff));
+    }
+  }
+
+  bool exceeds() const { return _mm512_cmp_ps_mask(most, set1(kRounding + kMostExcess), _CMP_GT_OQ) != 0; }
+};
+
+// Turns the products of a block into weights, those of 2 * kPairs positions a call.
+template <int kPairs, bool kAdjusted>
+struct Weigh {
+  Columns &left, &right;
+  const int32_t* products;
+  const float* k_unit;
+  int64_t position;
+  float cap;
+  std::byte* to;
+  int64_t n_left = kTile;
+
+  TANDEM_INLINE void operator()() {
+    if (n_left <= 0) return;
+#pragma GCC unroll 2
+    for (int i = 0; i < kPairs; ++i) {
+      _mm512_store_si512(to, left.template weigh<kAdjusted>(products, k_unit, position, cap));
+      _mm512_store_si512(to + kValueStrip,
+                         right.template weigh<kAdjusted>(products + kTileFloats, k_unit, position, cap));
+      products += 2 * kTile;
+      k_unit += 2;
+      position += 2;
+      to += 64;
+    }
+    n_left -= 2 * kPairs;
+  }
+  TANDEM_INLINE void finish() {
+    while (n_left > 0) (*this)();
+  }
+};
+
+// A panel of n positions from `first` on, times strips of queries. Products are computed beside the weights of the block before,
+// which for a strip's first block are those of the strip before.
+class Panel {
+ public:
+  Panel(const AttentionCall& call, const Work& w, int64_t first, int64_t n)
+      : call_(call), w_(w), first_(first), n_(n), padded_((n + kPair - 1) / kPair * kPair) {}
+
+  void begin(const Strip& strip) const { multiply_alone(strip, 0); }
+  // After begin(strip), or with it as `next`.
+  void attend(const Strip& strip, const Strip* next) const {
+    const bool adjusted = call_.softcap > 0 || !strip.sees_all || n_ % kPair != 0;
+    const bool narrow = w_.ld_k == kCodeColumns;
+    if (strip.is_new) raise_maximum(strip, strip.new_see_first ? kTile : padded_);
+
+    const auto weigh = adjusted ? &Panel::weigh<1, true>
+                       : narrow ? &Panel::weigh<2, false>
+                                : &Panel::weigh<1, false>;
+    if (!(this->*weigh)(strip, next)) {
+      begin(strip);
+      raise_maximum(strip, padded_);
+      (this->*weigh)(strip, next);
+    }
+    settle_stores();
+    for (int64_t d = 0; d < w_.ld_v / kPair; ++d)
+      multiply_values(w_.v + 2 * d * kValueStrip, w_.weights, padded_, strip.acc + 4 * d * kTileFloats);
+  }
+
+ private:
+  // Weights of all positions, whose first products are there. False, and sums as they were, if weights exceed the maximum by too
+  // much.
+  template <int kPairs, bool kAdjusted>
+  bool weigh(const Strip& strip, const Strip* next) const {
+    Columns left(strip, 0), right(strip, kTile);
+    for (int64_t p = 0; p < padded_; p += kTile) {
+      settle_stores();
+      Weigh<kPairs, kAdjusted> weigh{left,       right,         products(p),        w_.k_unit + p,
+                                     first_ + p, call_.softcap, w_.weights + p * 32};
+      const bool more = p + kTile < padded_;
+      if (more || next != nullptr) multiply_block(more ? strip : *next, more ? p + kTile : 0, weigh);
+      weigh.finish();
+    }
+    if (left.exceeds() || right.exceeds()) return false;
+    store(strip.sum, left.sum);
+    store(strip.sum + kTile, right.sum);
+    return true;
+  }
+
+  template <class Beside>
+  TANDEM_INLINE void multiply_block(const Strip& strip, int64_t p, Beside& beside) const {
+    const int64_t codes = w_.code_strip();
+    multiply_codes(w_.k + p / kTile * codes, strip.q, codes, products(p), beside);
+  }
+  void multiply_alone(const Strip& strip, int64_t p) const {
+    Nothing nothing;
+    multiply_block(strip, p, nothing);
+    settle_stores();
+  }
+  // Of a block; the first one of a panel has the place of the one that would follow the last.
+  int32_t* products(int64_t p) const { return w_.products + p / kTile % 2 * 4 * kTileFloats; }
+
+  // Makes the greatest score of the first n positions, rounded up, the maximum where it is greater. Sums become relative to it.
+  // The products of the first block are there.
+  void raise_maximum(const Strip& strip, int64_t n) const {
+    Vec most[2] = {set1(kNothing), set1(kNothing)};
+    const Columns columns[2] = {Columns(strip, 0), Columns(strip, kTile)};
+    for (int64_t p = 0; p < n; p += kTile) {
+      if (p > 0) multiply_alone(strip, p);
+      for (int64_t i = 0; i < kTile; ++i) {
+        for (int64_t c = 0; c < 2; ++c) {
+          const int32_t* sums = products(p) + c * kTileFloats + i * kTile;
+          const Columns::Score x =
+              columns[c].capped(columns[c].score_of(sums, w_.k_unit[p + i]), call_.softcap);
+          most[c] = vmax(select(columns[c].sees(first_ + p + i), x.x * x.times, set1(kNothing)), most[c]);
         }
       }
-      store_sums(w.s + p * w.n_q + c, w.n_q);
     }
-  }
-}
-
-// Turns the scores of n positions (n a multiple of 32) into tiles of weights, and updates max, sum and factor.
-void softmax_to_weights(const Work& w, int64_t n) {
-  alignas(64) std::byte pairs[1024];  // [16 pairs of positions][16 queries][2]
-  for (int64_t c = 0; c < w.n_q; c += kLanes) {
-    const float* s = w.s + c;
-    const Vec old = load(w.max + c), max = max_of_rows(s, w.n_q, n, old);
-    const Vec m = subtractable(max), factor = vexp_bounded(old - m);
-    Vec sum = load(w.sum + c) * factor;
-    std::byte* to = w.weights + c / kTile * (w.n_panel / kPair) * 1024;
-    for (int64_t p = 0; p < n; p += kPair, to += 1024) {
-      for (int64_t i = 0; i < kTile; ++i) {
-        const float* two = s + (p + 2 * i) * w.n_q;
-        const Vec even = vexp_bounded(load(two) - m), odd = vexp_bounded(load(two + w.n_q) - m);
-        _mm512_store_si512(pairs + 64 * i, pack_pairs(even, odd));
-        sum = sum + (even + odd);
+    if (n > kTile) begin(strip);  // others had its place
+    for (int64_t c = 0; c < 2; ++c) {
+      const Vec old = load(strip.max + c * kTile);
+      const Vec max = vmax(_mm512_roundscale_ps(most[c], _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC), old);
+      const Vec factor = times_power_of_2(set1(1.0f), old - subtractable(max));
+      store(strip.max + c * kTile, max);
+      store(strip.sum + c * kTile, load(strip.sum + c * kTile) * factor);
+      for (int64_t d = 0; d < w_.ld_v; ++d) {
+        float* row = strip.acc + (d / kTile * 2 + c) * kTileFloats + d % kTile * kTile;
+        store(row, load(row) * factor);
       }
-      transpose_words(pairs, to);
-    }
-    store(w.max + c, max);
-    store(w.sum + c, sum);
-    store(w.factor + c, factor);
-  }
-}
-
-// acc = acc * factor + P V over n positions.
-void add_values(const Work& w, int64_t n, const RowsAhead& ahead) {
-  for (int64_t i = 0; i < w.n_q; ++i) {
-    if (w.factor[i] == 1.0f) continue;
-    const Vec factor = set1(w.factor[i]);
-    float* row = w.acc + i * w.ld_v;
-    for (int64_t d = 0; d < w.ld_v; d += kLanes) store(row + d, load(row + d) * factor);
-  }
-  settle_stores();
-  const int64_t weights_strip = w.n_panel / kPair * 1024, values_strip = w.n_panel / kPair * 2048;
-  for (int64_t c = 0; c < w.n_q; c += kPair) {
-    for (int64_t d = 0; d < w.ld_v; d += kPair) {
-      ahead.fetch(c * w.ld_v / kPair + d, c * w.ld_v / kPair + d + kPair, w.n_q * w.ld_v / kPair);
-      float* acc = w.acc + c * w.ld_v + d;
-      _tile_loadd(0, acc, w.ld_v * 4);
-      _tile_loadd(1, acc + kTile, w.ld_v * 4);
-      _tile_loadd(2, acc + kTile * w.ld_v, w.ld_v * 4);
-      _tile_loadd(3, acc + kTile * w.ld_v + kTile, w.ld_v * 4);
-      const std::byte *a = w.weights + c / kTile * weights_strip, *b = w.v + d / kPair * values_strip;
-      for (int64_t p = 0; p < n; p += kPair, a += 1024, b += 2048) {
-        load_left(a, weights_strip);
-        load_right(b, 1024);
-        multiply_tiles();
-      }
-      store_sums(acc, w.ld_v);
     }
   }
+
+  const AttentionCall& call_;
+  const Work& w_;
+  int64_t first_, n_, padded_;
+};
+
+// Whether a strip sees any of positions first .. last, and whether that is all of them, or the first of a query.
+bool look(Strip& strip, int64_t first, int64_t last) {
+  bool any = false;
+  strip.sees_all = true;
+  for (int64_t i = 0; i < kPair; ++i) {
+    const bool sees = first <= strip.highest[i] && last >= strip.lowest[i];
+    any = any || sees;
+    strip.sees_all = strip.sees_all && first >= strip.lowest[i] && last <= strip.highest[i];
+    if (!sees || strip.max[i] != kNothing) continue;
+    strip.is_new = true;
+    strip.new_see_first = strip.new_see_first && first >= strip.lowest[i];
+  }
+  return any;
 }
 
-void attend_panels(const AttentionCall& call, const Work& w, const Seen& seen) {
+void attend_panels(const AttentionCall& call, const Work& w, const Seen& any) {
   const CacheRows keys = keys_of(call, w), values = values_of(call, w);
-  for (int64_t first = call.kv_begin; first < call.kv_end; first += w.n_panel) {
-    const int64_t n = call.kv_end - first < w.n_panel ? call.kv_end - first : w.n_panel, last = first + n - 1;
-    if (last < seen.any_from || first > seen.any_to) continue;
-    const int64_t padded = (n + kPair - 1) / kPair * kPair;
-    pack_keys(call, keys, w, first, n);
+  Strip strips[kMaxTileQueries / kPair];
+  for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanelRows) {
+    const int64_t n = lesser(call.kv_end - first, kPanelRows), last = first + n - 1;
+    if (last < any.any_from || first > any.any_to) continue;
+    pack_panel(call, keys, values, w, first, n);
     settle_stores();
-    const RowsAhead ahead_values{values, first, call.values_in_keys ? 0 : n};
-    call.k_dtype == DType::BF16 ? multiply_scores<false>(w, padded, ahead_values)
-                                : multiply_scores<true>(w, padded, ahead_values);
-    if (call.softcap > 0) cap_scores(w.s, n * w.n_q, call.softcap);
-    if (first < seen.all_from || last > seen.all_to) hide_unseen_columns(w, first, n);
-    for (int64_t i = n * w.n_q; i < padded * w.n_q; i += kLanes) store(w.s + i, set1(kNothing));
-    softmax_to_weights(w, padded);
-    if (!call.values_in_keys) {
-      for_each_rows(values, w, first, n, [&](int64_t i) { pack_values(w, w.ld_v, i); });
+    const int64_t next = first + n, n_next = lesser(call.kv_end - next, kPanelRows);
+    const RowsAhead next_keys{keys, next, n_next},
+        next_values{values, next, call.values_in_keys ? 0 : n_next};
+    const Panel panel(call, w, first, n);
+    int64_t n_strips = 0;
+    for (int64_t at = 0; at < w.n_q; at += kPair) {
+      strips[n_strips] = w.strip(at);
+      if (look(strips[n_strips], first, last)) ++n_strips;
     }
-    const int64_t left = call.kv_end - first - n;
-    add_values(w, padded, {keys, first + n, left < w.n_panel ? left : w.n_panel});
+    if (n_strips > 0) panel.begin(strips[0]);
+    for (int64_t i = 0; i < n_strips; ++i) {
+      next_keys.fetch(i, i + 1, n_strips);
+      next_values.fetch(i, i + 1, n_strips);
+      panel.attend(strips[i], i + 1 < n_strips ? &strips[i + 1] : nullptr);
+    }
+  }
+}
+
+void store_results(const AttentionCall& call, const Work& w) {
+  alignas(64) std::byte tile[kTileBytes];  // [16 queries][16 columns]
+  for (int64_t i = 0; i < call.n_queries; i += kTile) {
+    const float* acc = w.acc + i / kPair * kPair * w.ld_v + i % kPair * kTile;
+    for (int64_t d = 0; d < call.head_dim_v; d += kTile, acc += 2 * kTileFloats) {
+      transpose_words(reinterpret_cast<const std::byte*>(acc), tile);
+      const auto n_bytes = static_cast<size_t>(lesser(kTile, call.head_dim_v - d)) * sizeof(float);
+      for (int64_t j = 0; j < kTile && i + j < call.n_queries; ++j)
+        memcpy(call.acc + (i + j) * call.head_dim_v + d, tile + 64 * j, n_bytes);
+    }
+  }
+  for (int64_t i = 0; i < call.n_queries; ++i) {
+    call.sum[i] = w.sum[i];
+    call.max[i] = w.max[i] * kLn2;
   }
 }
 
@@ -257,12 +492,7 @@ void attend_tiles(const AttentionCall& call, std::byte* scratch) {
     const TileScope tiles;
     attend_panels(call, w, seen);
   }
-  for (int64_t i = 0; i < call.n_queries; ++i) {
-    memcpy(call.acc + i * call.head_dim_v, w.acc + i * w.ld_v,
-           static_cast<size_t>(call.head_dim_v) * sizeof(float));
-    call.sum[i] = w.sum[i];
-    call.max[i] = w.max[i];
-  }
+  store_results(call, w);
 }
 
 }  // namespace
