@@ -1,20 +1,28 @@
 #!/usr/bin/env python3
 """Compares the speed of tandem and llama.cpp (through the llama-cpp-python package) on this machine, with the same files
-and threads, alternating in one run, and prints medians and ratios as a Markdown table.
+and threads, alternating in one run, and prints medians and ratios as a Markdown table, with what the machine can do at most,
+measured before and after each model.
 
     scripts/compare_peers.py --threads 2 --shape tinyllama-1.1b --types Q4_0,Q4_K_M,Q8_0,F16
+    scripts/compare_peers.py --shape tinyllama-1.1b --types Q4_K_M --tests pp512,pp512@4096,tg32@4096,pp2,pp4,pp8,pp16,tg32
+    scripts/compare_peers.py --shape qwen3-30b-a3b --layers 6 --types Q4_K_M
 
-The first run installs the package into a virtual environment (--venv), which compiles it for this machine's CPU; `tandem
-synth` writes the model files (--models). Each measurement is a separate process: load, one warm-up of each kind, then
-prefill of --prompt-len tokens as one batch (micro-batch 512) and decoding of --gen-len tokens after --depth others, with
-an F16 cache, as in llama-bench. llama.cpp runs with flash attention on and off, and the faster result counts
-(--flash-attn); tandem always uses flash attention.
+The first run installs the package into a virtual environment (--venv), which compiles it for this machine's CPU: with clang
+where there is one and the CPU has AMX, because g++ 12 compiles llama.cpp's AMX kernels to code that crashes. `tandem synth`
+writes the model files (--models). The limits are those of build/bin/cpu_limits, which `make test` builds.
+
+Tests are named as in llama-bench: ppN computes N tokens as one batch (micro-batch 512), which for few tokens is what a batch
+of texts or a guess costs; tgN generates N tokens one by one; @D behind D tokens of context. Each measurement is a separate
+process: load, a warm-up, then the tests, with an F16 cache. llama.cpp runs with flash attention on and off, and the faster
+result counts (--flash-attn); tandem always uses flash attention.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +31,15 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tandem"
 UBATCH = 512
+
+
+
+def parse_test(name):
+    """("pp" or "tg", tokens, depth) of a test such as tg64@4096."""
+    match = re.fullmatch(r"(pp|tg)([1-9][0-9]*)(?:@([0-9]+))?", name)
+    if not match:
+        sys.exit(f"no test: {name} (for instance pp512, pp8, tg64, tg64@4096)")
+    return match[1], int(match[2]), int(match[3] or 0)
 
 
 # ---- llama.cpp, in a separate process -------------------------------------------------------------------------------
@@ -43,8 +60,9 @@ def peer_main(spec):
         sys.exit("llama.cpp could not load " + spec["model"])
 
     params = lc.llama_context_default_params()
-    params.n_ctx = max(spec["prompt_len"], spec["depth"] + spec["gen_len"]) + 8
-    params.n_batch = max(spec["prompt_len"], UBATCH)
+    tests = [parse_test(name) for name in spec["tests"]]
+    params.n_ctx = max(n + depth for _, n, depth in tests) + 8
+    params.n_batch = max(UBATCH, max(n for _, n, _ in tests))
     params.n_ubatch = UBATCH
     params.n_threads = params.n_threads_batch = spec["threads"]
     params.flash_attn_type = 1 if spec["flash_attn"] == "on" else 0
@@ -73,11 +91,13 @@ def peer_main(spec):
                 sys.exit("llama_decode failed")
             lc.llama_synchronize(context)
 
-    run(spec["prompt_len"], spec["prompt_len"])
-    run(2, 1)
+    def measure(kind, n, depth):
+        size = 1 if kind == "tg" else n
+        run(2 * size if kind == "tg" else size, size)  # warm-up
+        return run(n, size, depth)
+
     result = {
-        "prefill": run(spec["prompt_len"], spec["prompt_len"]),
-        "decode": run(spec["gen_len"], 1, spec["depth"]),
+        "tests": {name: measure(*test) for name, test in zip(spec["tests"], tests)},
         "version": lc.__version__,
         "system": lc.llama_print_system_info().decode().strip(" |"),
     }
@@ -96,26 +116,47 @@ def run_checked(command, **options):
 
 def measure_peer(args, model, flash_attn):
     """Tokens per second of one run of each test, with llama.cpp's version and system information."""
-    spec = {"model": str(model), "threads": args.threads, "prompt_len": args.prompt_len, "gen_len": args.gen_len,
-            "flash_attn": flash_attn, "depth": args.depth}
+    spec = {"model": str(model), "threads": args.threads, "tests": args.tests, "flash_attn": flash_attn}
     output = run_checked([venv_python(args.venv), __file__, "--peer-child", json.dumps(spec)])
     return json.loads(output.strip().splitlines()[-1])
 
 
 def measure_tandem(args, model):
     """Tokens per second of one run of each test."""
-    def bench(*what):
-        words = [args.tandem, "bench", "-m", model, "-r", 1, "-t", args.threads, "-ub", UBATCH, "-o", "jsonl", *what]
+    def bench(kind, n, depth):
+        what = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", n]
+        words = [args.tandem, "bench", "-m", model, "-r", 1, "-t", args.threads, "-ub", UBATCH, "-d", depth, "-o", "jsonl",
+                 *what]
         return json.loads(run_checked([str(word) for word in words]))["avg_ts"]
 
-    return {"prefill": bench("-p", args.prompt_len, "-n", 0),
-            "decode": bench("-p", 0, "-n", args.gen_len, "-d", args.depth)}
+    return {"tests": {name: bench(*parse_test(name)) for name in args.tests}}
+
+
+def measure_limits(args):
+    """What cpu_limits prints, as {name: value}; nothing where it was not built."""
+    program = pathlib.Path(args.tandem).parent / "cpu_limits"
+    if not program.exists():
+        return {}
+    limits = json.loads(run_checked([str(program), str(args.threads)]))
+    return {"read, GB/s": limits["read_gb_s"],
+            **{f"{peak['of']} with {peak['with']}, Gop/s": peak["gop_s"] for peak in limits["peaks"]}}
 
 
 # ---- preparation ----------------------------------------------------------------------------------------------------
 
 def venv_python(venv):
     return str(pathlib.Path(venv) / "bin" / "python")
+
+
+def compiler_of_peer():
+    """Environment that chooses a compiler, and its name: clang for a CPU with AMX."""
+    has_amx = "amx_int8" in pathlib.Path("/proc/cpuinfo").read_text().split()
+    if not has_amx:
+        return {}, "the default compiler"
+    for suffix in ["", *(f"-{version}" for version in range(25, 15, -1))]:
+        if shutil.which("clang++" + suffix) and shutil.which("clang" + suffix):
+            return {"CC": "clang" + suffix, "CXX": "clang++" + suffix}, "clang" + suffix
+    return {"CMAKE_ARGS": "-DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF"}, "the default compiler, without AMX: there is no clang"
 
 
 def prepare_peer(venv, version):
@@ -126,16 +167,18 @@ def prepare_peer(venv, version):
         run_checked([sys.executable, "-m", "venv", str(venv)])
     if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
         package = "llama-cpp-python" + (f"=={version}" if version else "")
-        print(f"installing {package} (compiling it takes minutes)", file=sys.stderr)
-        run_checked([python, "-m", "pip", "install", "--quiet", package])
+        environment, compiler = compiler_of_peer()
+        print(f"installing {package} (compiling it takes minutes, with {compiler})", file=sys.stderr)
+        run_checked([python, "-m", "pip", "install", "--quiet", package], env={**os.environ, **environment})
 
 
 def prepare_model(args, file_type):
-    path = pathlib.Path(args.models) / f"{args.shape}-{file_type}.gguf"
+    layers = ["--layers", str(args.layers)] if args.layers else []
+    path = pathlib.Path(args.models) / f"{'-'.join([args.shape, *layers[1:], file_type])}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         print(f"writing {path}", file=sys.stderr)
-        run_checked([args.tandem, "synth", args.shape, "--type", file_type, "-o", str(path)])
+        run_checked([args.tandem, "synth", args.shape, *layers, "--type", file_type, "-o", str(path)])
     return path
 
 
@@ -156,38 +199,52 @@ def contestants(args):
 def compare(args, file_type):
     """All samples of one file, and the medians: {program: {test: tokens per second}}, for llama.cpp the best setting."""
     model = prepare_model(args, file_type)
-    samples, peer = {}, {}
+    samples, peer, limits = {}, {}, [measure_limits(args)]
     for repetition in range(args.reps):
         for label, measure in contestants(args):
             result = measure(args, model)
-            for test in ("prefill", "decode"):
-                samples.setdefault((label, test), []).append(result[test])
+            for test, speed in result["tests"].items():
+                samples.setdefault((label, test), []).append(speed)
             peer.update({key: result[key] for key in ("version", "system") if key in result})
-            print(f"{file_type} {repetition + 1}/{args.reps} {label}: prefill {result['prefill']:.2f}, "
-                  f"decode {result['decode']:.2f} t/s", file=sys.stderr)
+            speeds = ", ".join(f"{test} {speed:.2f}" for test, speed in result["tests"].items())
+            print(f"{file_type} {repetition + 1}/{args.reps} {label}: {speeds} t/s", file=sys.stderr)
+    limits.append(measure_limits(args))
     medians = {}
     for (label, test), values in samples.items():
         best = medians.setdefault("tandem" if label == "tandem" else "peer", {})
         best[test] = max(best.get(test, 0), statistics.median(values))
     detail = [{"program": label, "test": test, "samples_ts": values, "median_ts": statistics.median(values)}
               for (label, test), values in samples.items()]
-    return {"model": args.shape, "type": file_type, "medians": medians, "samples": detail, "peer": peer}
+    name = args.shape + (f", {args.layers} layers" if args.layers else "")
+    return {"model": name, "type": file_type, "medians": medians, "samples": detail, "peer": peer, "limits": limits}
 
 
 def table(results, args):
-    head = ["model", "type"]
-    depth = f" at {args.depth}" if args.depth > 0 else ""
-    for test in (f"prefill {args.prompt_len}", f"decode {args.gen_len}{depth}"):
-        head += [f"{test}: tandem", "llama.cpp", "ratio"]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * 6]
+    lines = ["| model | type | test | tandem | llama.cpp | ratio |", "|---|---|---|---:|---:|---:|"]
     for result in results:
-        cells = [result["model"], result["type"]]
-        for test in ("prefill", "decode"):
+        for test in args.tests:
             ours, peer = (result["medians"].get(name, {}).get(test) for name in ("tandem", "peer"))
-            cells += [f"{ours:.1f}" if ours else "-", f"{peer:.1f}" if peer else "-",
-                      f"{ours / peer:.2f}" if ours and peer else "-"]
-        lines.append("| " + " | ".join(cells) + " |")
+            cells = [result["model"], result["type"], test, f"{ours:.1f}" if ours else "-", f"{peer:.1f}" if peer else "-",
+                     f"{ours / peer:.2f}" if ours and peer else "-"]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def limits_line(results):
+    """Lowest and highest value of each limit in the run."""
+    measured = [limits for result in results for limits in result["limits"] if limits]
+    if not measured:
+        return "no limits: build/bin/cpu_limits is not there"
+    def span(name):
+        values = [limits[name] for limits in measured]
+        return f"{name}: {min(values):g} - {max(values):g}"
+    return "What the machine did at most meanwhile: " + "; ".join(span(name) for name in measured[0]) + "."
+
+
+def peer_paths(results):
+    """The instructions that llama.cpp says it was built for."""
+    system = next((result["peer"]["system"] for result in results if result["peer"]), "")
+    return ", ".join(re.findall(r"(\w+) = 1", system))
 
 
 def cpu_name():
@@ -202,9 +259,9 @@ def parse_args():
     parser.add_argument("--shape", default="tinyllama-1.1b", help="a shape of `tandem synth` (default %(default)s)")
     parser.add_argument("--types", default="Q4_0,Q4_K_M,Q8_0,F16", help="file types (default %(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all CPUs")
-    parser.add_argument("--prompt-len", type=int, default=512, help="default %(default)s")
-    parser.add_argument("--gen-len", type=int, default=64, help="default %(default)s")
-    parser.add_argument("--depth", type=int, default=0, help="tokens in the context before decoding (default %(default)s)")
+    parser.add_argument("--layers", type=int, default=0, help="only the first layers of the shape (default: all)")
+    parser.add_argument("--tests", type=lambda names: names.split(","), default=["pp512", "tg64"],
+                        help="comma-separated, default pp512,tg64")
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default %(default)s)")
     parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the faster one counts")
     parser.add_argument("--only", choices=["tandem", "peer"], help="measure only one program (peer: llama.cpp)")
@@ -214,7 +271,10 @@ def parse_args():
     parser.add_argument("--peer-version", help="version of llama-cpp-python to install (default: the newest)")
     parser.add_argument("--json", action="store_true", help="print every sample as JSON instead of the table")
     parser.add_argument("--peer-child", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in args.tests:
+        parse_test(name)
+    return args
 
 
 def main():
@@ -229,7 +289,10 @@ def main():
     else:
         version = next((r["peer"]["version"] for r in results if r["peer"]), None)
         print(f"{cpu_name()}, {args.threads} threads" + (f", llama-cpp-python {version}" if version else ""))
-        print(f"Tokens per second, medians of {args.reps}, llama.cpp with flash attention: {args.flash_attn}.\n")
+        print(f"Tokens per second, medians of {args.reps}, llama.cpp with flash attention: {args.flash_attn}.")
+        if version:
+            print(f"llama.cpp was built for {peer_paths(results)}.")
+        print(limits_line(results) + "\n")
         print(table(results, args))
 
 

@@ -110,6 +110,28 @@ TEST_P(LinearTiles, TheErrorIsThatOfBf16) {
   EXPECT_GT(error, 0.0010);  // else the comparison is wrong
 }
 
+// Halves with few bits have no low plane, which is left out: in all strips of rows, in some, and in some blocks of columns.
+// Activations that bf16 has too, so that nothing is rounded.
+TEST(LinearTilesOfHalves, LowPlanesAreLeftOutWhereTheyAreZero) {
+  if (supported_isas().back() != Isa::avx512_amx) GTEST_SKIP() << "this machine has no AMX";
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 rng(seed);
+  for (const int64_t full_row : {-1, 0, 20, 47, 69}) {
+    Problem p(DType::F16, 40, 70, 600, rng);
+    for (float& x : p.x) x = bf16_to_fp32(fp32_to_bf16(x));
+    auto* halves = reinterpret_cast<fp16_t*>(p.w.data());
+    for (int64_t i = 0; i < p.m * p.k; ++i) {
+      const bool full = i / p.k == full_row && i % p.k >= 300;
+      if (!full) halves[i] = fp32_to_fp16(bf16_to_fp32(fp32_to_bf16(fp16_to_fp32(halves[i]))));
+    }
+    const auto [error, where] =
+        test::worst_error(test::multiply(tiles(), p, Extra::both), test::product_of_floats(p, Extra::both),
+                          test::magnitudes(p, Extra::both));
+    EXPECT_LE(error, 2e-6) << "at " << where << ", all bits in row " << full_row;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, LinearTiles, ::testing::ValuesIn(tile_dtypes()),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 

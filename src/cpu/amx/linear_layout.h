@@ -7,7 +7,8 @@
 //
 // Weights. A strip of 16 rows is unpacked 256 columns at a time by the code of avx512/ (linear_unpack.h); only the sink
 // differs (linear_pairs.h): every pair of columns is one vector of 16 rows x 2 bf16, and 16 such vectors are a tile.
-// F16 is split into two planes, high + low, whose sum is exact. All other formats round to bf16, 8 bits of mantissa.
+// F16 is split into two planes, high + low, whose sum is exact; low planes that are 0, as in models that were trained in bf16,
+// are not multiplied. All other formats round to bf16, 8 bits of mantissa.
 //
 // Activations. Blocks of 256 columns (the last may be narrower), in them tokens by 16, in them tiles:
 //   [k / 256][tokens / 16][columns / 32][16 tokens][32 columns] bf16, zero where tokens or columns are missing.
@@ -48,8 +49,9 @@ struct Format {
   int64_t unit;       // columns of a block of the file; 1: floats, whose columns may end anywhere
   size_t unit_bytes;  // of a row
   int planes;         // 2: high and low halves
-  // Unpacks n columns of 16 rows, n a multiple of 32 and of the unit, to planes of kPlaneVectors vectors.
-  void (*unpack)(const WeightRows& rows, int64_t n, std::byte* panel);
+  // Unpacks n columns of 16 rows, n a multiple of 32 and of the unit, to planes of kPlaneVectors vectors. Returns how many planes
+  // have numbers other than 0, at least 1.
+  int (*unpack)(const WeightRows& rows, int64_t n, std::byte* panel);
 };
 
 const Format* find_format(DType dtype);  // null: no kernels

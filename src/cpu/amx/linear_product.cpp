@@ -1,4 +1,5 @@
 // The order of unpacking and multiplying (layouts and floors: linear_layout.h).
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -20,24 +21,75 @@ constexpr size_t kWidestRow = 4 * kBlockColumns;       // bytes of a block of a 
 struct Scratch {
   std::byte* panel;  // [2 strips][planes][kPlaneVectors] vectors
   std::byte* copy;   // [16 rows][kWidestRow] the last rows or columns
+  float* results;    // [2][kSumFloats] complete sums
   float* sums;       // [pairs of strips][pairs of token tiles][kSumFloats]
 
   explicit Scratch(std::byte* at)
       : panel(at),
         copy(panel + 2 * 2 * kPlaneVectors * 64),
-        sums(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)) {}
+        results(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)),
+        sums(results + 2 * kSumFloats) {}
   static size_t bytes(int64_t n_tokens) {
     const int64_t pairs = whole(min64(n_tokens, kTokensAtOnce), kPairRows) / kPairRows;
     return 2 * 2 * kPlaneVectors * 64 + kTileRows * kWidestRow +
-           static_cast<size_t>(kGroupRows / kPairRows * pairs * kSumFloats) * sizeof(float);
+           static_cast<size_t>((2 + kGroupRows / kPairRows * pairs) * kSumFloats) * sizeof(float);
   }
 };
 
-// sums += the product of A tiles of 16 tokens with two strips over `steps` tiles of columns.
-template <int A, int planes>
+// Stores complete sums of up to 32 tokens and 32 rows, a token a call, as store_tile() does: while tiles multiply the next ones.
+class StoreBeside {
+ public:
+  StoreBeside() = default;
+  StoreBeside(const LinearCall& call, int64_t row, int64_t token, int64_t n_tokens, const float* results)
+      : results_(results),
+        y_(call.y + token * call.ldy + row),
+        ldy_(call.ldy),
+        residual_(call.residual ? call.residual + token * call.ld_residual + row : nullptr),
+        ld_residual_(call.ld_residual),
+        n_left_(n_tokens) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const int64_t left = call.m - row - i * kTileRows;
+      rows_[i] = left >= kTileRows ? 0xffff : first_lanes(left > 0 ? left : 0);
+      bias_[i] =
+          call.bias ? _mm512_maskz_loadu_ps(rows_[i], call.bias + row + i * kTileRows) : _mm512_setzero_ps();
+    }
+  }
+  TANDEM_INLINE void operator()() {
+    if (n_left_ <= 0) return;
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < 2; ++i) {
+      __m512 v = _mm512_add_ps(_mm512_load_ps(results_ + 256 * i), bias_[i]);
+      if (residual_) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(rows_[i], residual_ + kTileRows * i));
+      _mm512_mask_storeu_ps(y_ + kTileRows * i, rows_[i], v);
+    }
+    y_ += ldy_;
+    if (residual_) residual_ += ld_residual_;
+    --n_left_;
+    results_ += ++done_ % kTileRows == 0 ? 16 + 256 : 16;
+  }
+  void finish() {
+    while (n_left_ > 0) (*this)();
+  }
+
+ private:
+  const float* results_ = nullptr;
+  float* y_ = nullptr;
+  int64_t ldy_ = 0;
+  const float* residual_ = nullptr;
+  int64_t ld_residual_ = 0, n_left_ = 0, done_ = 0;
+  __mmask16 rows_[2] = {};
+  __m512 bias_[2] = {};
+};
+struct Nothing {
+  TANDEM_INLINE void operator()() const {}
+};
+
+// to = sums + the product of A tiles of 16 tokens with two strips over `steps` tiles of columns. Calls beside() four times for each
+// of them.
+template <int A, int planes, int stored, class Beside>
 TANDEM_INLINE void multiply_pair(const std::byte* x, size_t tile_row_bytes, const std::byte* panel,
-                                 int64_t steps, bool first, float* sums) {
-  constexpr size_t kPlane = kPlaneVectors * 64, kStripBytes = planes * kPlane, kSum = 256;
+                                 int64_t steps, bool first, const float* sums, float* to, Beside& beside) {
+  constexpr size_t kPlane = kPlaneVectors * 64, kStripBytes = stored * kPlane, kSum = 256;
   if (first) {
     _tile_zero(0);
     _tile_zero(1);
@@ -59,10 +111,14 @@ TANDEM_INLINE void multiply_pair(const std::byte* x, size_t tile_row_bytes, cons
     _tile_loadd(6, panel, 64);
     _tile_loadd(7, panel + kStripBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
+    beside();
     _tile_dpbf16ps(1, 4, 7);
+    beside();
     if constexpr (A == 2) {
       _tile_dpbf16ps(2, 5, 6);
+      beside();
       _tile_dpbf16ps(3, 5, 7);
+      beside();
     }
     if constexpr (planes == 2) {
       _tile_loadd(6, panel + kPlane, 64);
@@ -75,11 +131,11 @@ TANDEM_INLINE void multiply_pair(const std::byte* x, size_t tile_row_bytes, cons
       }
     }
   }
-  _tile_stored(0, sums, 64);
-  _tile_stored(1, sums + kSum, 64);
+  _tile_stored(0, to, 64);
+  _tile_stored(1, to + kSum, 64);
   if constexpr (A == 2) {
-    _tile_stored(2, sums + 2 * kSum, 64);
-    _tile_stored(3, sums + 3 * kSum, 64);
+    _tile_stored(2, to + 2 * kSum, 64);
+    _tile_stored(3, to + 3 * kSum, 64);
   }
 }
 
@@ -115,13 +171,19 @@ class GroupProduct {
       const ActivationBlock block = activation_block(call_.n, call_.k, column);
       float* sums = scratch_.sums;
       for (int64_t row = row0; row < row1; row += kPairRows) {
-        unpack(row, column, block.n_columns, 0);
-        if (row + kTileRows < row1) unpack(row + kTileRows, column, block.n_columns, 1);
+        int planes = unpack(row, column, block.n_columns, 0);
+        if (row + kTileRows < row1)
+          planes = std::max(planes, unpack(row + kTileRows, column, block.n_columns, 1));
         const Ahead ahead = row + kPairRows < row1 ? ahead_of(row + kPairRows, column)
                                                    : ahead_of(row0, column + kBlockColumns);
         settle_stores();
-        f_.planes == 2 ? products<2>(block, column, row, token0, token1, ahead, sums)
-                       : products<1>(block, column, row, token0, token1, ahead, sums);
+        if (f_.planes == 1) {
+          products<1, 1>(block, column, row, token0, token1, ahead, sums);
+        } else if (planes == 1) {
+          products<1, 2>(block, column, row, token0, token1, ahead, sums);
+        } else {
+          products<2, 2>(block, column, row, token0, token1, ahead, sums);
+        }
         sums += token_pairs * kSumFloats;
       }
     }
@@ -130,7 +192,7 @@ class GroupProduct {
  private:
   // Unpacks a strip's block of columns. What a strip or row lacks is read from a copy: zeros after the last column,
   // anything after the last row, whose sums are never stored.
-  void unpack(int64_t row, int64_t column, int64_t n_columns, int64_t strip) const {
+  int unpack(int64_t row, int64_t column, int64_t n_columns, int64_t strip) const {
     const size_t at = static_cast<size_t>(column / f_.unit) * f_.unit_bytes;
     WeightRows rows{call_.w + static_cast<size_t>(row) * stride_ + at, stride_};
     const int64_t n_rows = min64(kTileRows, call_.m - row), present = min64(n_columns, call_.k - column);
@@ -143,7 +205,8 @@ class GroupProduct {
       }
       rows = {scratch_.copy, kWidestRow};
     }
-    f_.unpack(rows, n_columns, scratch_.panel + static_cast<size_t>(strip * f_.planes * kPlaneVectors) * 64);
+    return f_.unpack(rows, n_columns,
+                     scratch_.panel + static_cast<size_t>(strip * f_.planes * kPlaneVectors) * 64);
   }
 
   // The block that is unpacked next, empty after the last.
@@ -155,33 +218,39 @@ class GroupProduct {
         stride_, static_cast<size_t>(n_columns / f_.unit) * f_.unit_bytes, min64(kPairRows, call_.m - row)};
   }
 
-  // All tokens times the unpacked block of two strips.
-  template <int planes>
+  // All tokens times the unpacked block of two strips, of whose planes some are multiplied.
+  template <int planes, int stored>
   void products(const ActivationBlock& block, int64_t column, int64_t row, int64_t token0, int64_t token1,
                 const Ahead& ahead, float* sums) const {
     const int64_t steps = block.n_columns / kTileColumns;
     const bool first = column == 0, last = column + kBlockColumns >= call_.k;
     const std::byte* x =
         call_.x + block.offset + static_cast<size_t>(token0 / kTileRows) * block.tile_row_bytes();
+    StoreBeside store;
+    Nothing nothing;
     const int64_t rows_at_once = whole(ahead.n_rows * kPairRows, token1 - token0) / (token1 - token0);
     for (int64_t token = token0, i = 0; token < token1; token += kPairRows, i += rows_at_once) {
       ahead.prefetch(i, rows_at_once);
-      if (token1 - token > kTileRows) {
-        multiply_pair<2, planes>(x, block.tile_row_bytes(), scratch_.panel, steps, first, sums);
+      float* to = last ? scratch_.results + token / kPairRows % 2 * kSumFloats : sums;
+      const auto multiply = [&](auto tiles, auto& beside) __attribute__((always_inline)) {
+        multiply_pair<tiles.value, planes, stored>(x, block.tile_row_bytes(), scratch_.panel, steps, first,
+                                                   sums, to, beside);
+      };
+      const auto multiply_some = [&](auto& beside) __attribute__((always_inline)) {
+        token1 - token > kTileRows ? multiply(Index<2>{}, beside) : multiply(Index<1>{}, beside);
+      };
+      if (last) {
+        multiply_some(store);
+        store.finish();
+        settle_stores();
+        store = StoreBeside(call_, row, token, min64(kPairRows, token1 - token), to);
       } else {
-        multiply_pair<1, planes>(x, block.tile_row_bytes(), scratch_.panel, steps, first, sums);
+        multiply_some(nothing);
       }
-      if (last) store(row, token, token1, sums);
       x += 2 * block.tile_row_bytes();
       sums += kSumFloats;
     }
-  }
-
-  void store(int64_t row, int64_t token, int64_t token1, const float* sums) const {
-    for (int64_t i = 0; i < 4; ++i) {
-      const int64_t r = row + i % 2 * kTileRows, t = token + i / 2 * kTileRows;
-      if (r < call_.m && t < token1) store_tile(call_, r, t, min64(kTileRows, token1 - t), sums + i * 256);
-    }
+    store.finish();
   }
 
   const LinearCall& call_;

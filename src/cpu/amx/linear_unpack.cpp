@@ -9,7 +9,7 @@ namespace TANDEM_ISA {
 namespace {
 
 template <class Unpack>
-void unpack_quantized(const WeightRows& from, int64_t n, std::byte* to) {
+int unpack_quantized(const WeightRows& from, int64_t n, std::byte* to) {
   const StripRows rows{from.base, from.stride};
   const int64_t n_units = n / Unpack::shape.unit;
   __m512i* panel = reinterpret_cast<__m512i*>(to);
@@ -29,33 +29,38 @@ void unpack_quantized(const WeightRows& from, int64_t n, std::byte* to) {
     at += Unpack::unit_bytes;
     panel += Unpack::shape.unit / 2;
   }
+  return 1;
 }
 
-void unpack_bf16(const WeightRows& from, int64_t n, std::byte* to) {
+int unpack_bf16(const WeightRows& from, int64_t n, std::byte* to) {
   __m512i* panel = reinterpret_cast<__m512i*>(to);
   for (int64_t c = 0; c < n; c += 16) {
     const Words8 words = load_words8({from.base, from.stride}, static_cast<size_t>(2 * c));
     unroll<8>([&](auto i) __attribute__((always_inline)) { _mm512_store_si512(panel++, words.w[i.value]); });
   }
+  return 1;
 }
 
-void unpack_f16(const WeightRows& from, int64_t n, std::byte* to) {
+int unpack_f16(const WeightRows& from, int64_t n, std::byte* to) {
   __m512i* panel = reinterpret_cast<__m512i*>(to);
+  __m512i any_low = _mm512_setzero_si512();
   for (int64_t c = 0; c < n; c += 16) {
     const Words8 words = load_words8({from.base, from.stride}, static_cast<size_t>(2 * c));
     unroll<8>([&](auto i) __attribute__((always_inline)) {
       const __m512 even = low_halves(words.w[i.value]), odd = high_halves(words.w[i.value]);
       const __m512i high = pack_pairs(even, odd);
       _mm512_store_si512(panel, high);
-      _mm512_store_si512(panel + kPlaneVectors,
-                         pack_pairs(_mm512_sub_ps(even, even_of(high)), _mm512_sub_ps(odd, odd_of(high))));
+      const __m512i low = pack_pairs(_mm512_sub_ps(even, even_of(high)), _mm512_sub_ps(odd, odd_of(high)));
+      _mm512_store_si512(panel + kPlaneVectors, low);
+      any_low = _mm512_or_si512(any_low, low);
       ++panel;
     });
   }
+  return _mm512_test_epi16_mask(any_low, _mm512_set1_epi16(0x7fff)) != 0 ? 2 : 1;
 }
 
 // For weights that other code has turned into floats (linear_generic.h).
-void unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
+int unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
   __m512i* panel = reinterpret_cast<__m512i*>(to);
   for (int64_t c = 0; c < n; c += 8) {
     const Words8 words = load_words8({from.base, from.stride}, static_cast<size_t>(4 * c));
@@ -65,6 +70,7 @@ void unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
       _mm512_store_si512(panel++, pairs);
     });
   }
+  return 1;
 }
 
 template <class Unpack>
