@@ -222,6 +222,8 @@ TEST_P(FamiliesSplit, ExpertsKeptBesideTheHost) {
   for (const float x : expected) largest = std::max(largest, std::fabs(x));
   test::SimDevice sim({});
   const std::vector<Device*> devices{host.get(), &sim};
+  // AMX rounds activations to bf16 where an expert has many tokens, and the devices divide them.
+  const float tolerance = cpu::best_isa() == cpu::Isa::avx512_amx ? 5e-3f : 1e-5f;
   const int64_t n_layer = model_->hparams().n_layer;
   for (const int64_t n_slots : {int64_t{1}, model_->hparams().n_expert - 1}) {
     EngineOptions o = options({});
@@ -236,7 +238,7 @@ TEST_P(FamiliesSplit, ExpertsKeptBesideTheHost) {
     ASSERT_EQ(got.size(), expected.size());
     float apart = 0;
     for (size_t i = 0; i < expected.size(); ++i) apart = std::max(apart, std::fabs(got[i] - expected[i]));
-    EXPECT_LE(apart, 1e-5f * largest) << n_slots;
+    EXPECT_LE(apart, tolerance * largest) << n_slots;
     EXPECT_GT(session.executor().expert_cache().counts().n_used, 0u);
     EXPECT_EQ(sim.used_bytes(), session.placement().bytes.devices[1].total());
   }
