@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cpu/isa.h"
 #include "engine/runtime.h"
 #include "exec/placed_graph.h"
 #include "exec/tensor_cuts.h"
@@ -140,10 +141,12 @@ TEST_F(PartedSteps, OfQuantizedMatrices) {
   shape.n_ff = 768;
   const auto model = load("quantized.gguf", shape);
   const std::vector<float> wanted = expected(*model);
+  // AMX multiplies many tokens as bf16, and few as 8 bits.
+  const float tolerance = cpu::best_isa() == cpu::Isa::avx512_amx ? 6e-2f : 2e-2f;
   for (const int64_t n_parts : kCounts) {
     test::SimMachine machine(*host_, 3);
     Session session(*model, machine.devices(), in_parts(*model, machine, divided({1, 1, 1}), n_parts));
-    EXPECT_LE(apart(long_logits(session), wanted), 2e-2f);
+    EXPECT_LE(apart(long_logits(session), wanted), tolerance);
     EXPECT_GT(machine.n_side_copies(), 0);
     expect_as_planned(session, machine);
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu/cpu_device.h"
+#include "cpu/isa.h"
 #include "engine/session.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
