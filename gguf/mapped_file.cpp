@@ -83,7 +83,6 @@ void* map_or_throw(size_t n_bytes, int flags, int fd, const std::string& path) {
 
 // Places the memory of a copy that nothing has touched yet.
 void place(std::byte* bytes, size_t n_bytes, const NodeShares& nodes, std::span<const NodeRange> ranges) {
-  madvise(bytes, n_bytes, MADV_HUGEPAGE);
   bool placed = interleave(bytes, n_bytes, nodes);
   for (const NodeRange& range : ranges) {
     // The file may have changed since its tensors were read.
@@ -122,6 +121,7 @@ MappedFile MappedFile::open_placed(const std::string& path, const OpenOptions& o
   if (map) {
     holder.guard = guard_range(bytes, n_bytes, path);
   } else {
+    madvise(bytes, n_bytes, MADV_HUGEPAGE);  // fewer page walks, which take long in virtual machines
     if (!ranges.empty()) place(bytes, n_bytes, options.nodes, ranges);
     read_whole(file.fd, {bytes, n_bytes}, path);
   }

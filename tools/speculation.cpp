@@ -46,6 +46,7 @@ EngineOptions draft_options(const SpeculationOptions& o, const EngineOptions& en
   }
   draft.offload.budgets = engine.offload.budgets;
   draft.offload.n_gpu_layers = o.n_gpu_layers;
+  draft.offload.huge_pages = o.chosen() == Kind::mtp ? Toggle::off : engine.offload.huge_pages;
   draft.offload.pin = o.chosen() == Kind::mtp ? Toggle::off : engine.offload.pin;  // MTP: mapped a second time
   draft.context.n_ctx = o.n_ctx.value_or(engine.context.n_ctx_given ? engine.context.n_ctx : 0);
   draft.context.n_ctx_given = o.n_ctx || engine.context.n_ctx_given;

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "engine/held_weights.h"
 #include "engine/step_relay.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
@@ -77,13 +78,11 @@ void Runtime::build() {
                                          options_.expert_policy ? options_.expert_policy : usual_cache_policy,
                                          collectives_for(options_, fit_.placement, devices_),
                                          cache_->spill() ? cache_->spill()->reader() : nullptr);
-  if (fit_.placement.pins_fetched) {
-    executor_->pin_weights([this](std::span<const std::byte> bytes) {
-      const MemoryInfo memory = devices_[0]->memory_info();  // what was free when all was planned may not be now
-      const bool has_room = memory.free_bytes > bytes.size() + memory.total_bytes / 16;
-      return (has_room || !model_.file().is_mapped()) && model_.file().hold(bytes);
-    });
-  }
+  const HoldBytes hold = hold_while_free(model_, *devices_[0]);
+  if (fit_.placement.pins_fetched) executor_->pin_weights(hold);
+  const Toggle huge_pages = options_.offload.huge_pages;
+  if (takes_huge_pages(huge_pages, model_, fit_.bytes, *devices_[0]))
+    executor_->use_huge_pages(hold, huge_pages == Toggle::on);
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));

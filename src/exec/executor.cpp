@@ -244,6 +244,8 @@ void Executor::pin_weights(HoldBytes hold) {
 
 void Executor::begin_step(const Program& program, const StepInputs& inputs) {
   if (pinned_) pinned_->begin_step();
+  if (huge_ && inputs.shape.n_tokens <= HugeWeights::kFewTokens)
+    huge_->begin_step(program.graph_, program.schedule_.partition);
   const std::vector<StreamGroup>& groups = program.schedule_.partition.groups;
   stream_.use(groups, program.groups_);
   queue_.begin(groups);

@@ -15,6 +15,7 @@
 #include "exec/cache_policy.h"
 #include "exec/expert_use.h"
 #include "exec/fetch_queue.h"
+#include "exec/huge_weights.h"
 #include "exec/kv_stream.h"
 #include "exec/residency.h"
 #include "exec/schedule.h"
@@ -63,6 +64,8 @@ class Executor {
 
   // Page-locks weights, experts and caches that are fetched from host memory where that pays (pinned_weights.h).
   void pin_weights(HoldBytes hold);
+  // Moves what the host computes with to huge pages where that pays (huge_weights.h), or at once.
+  void use_huge_pages(HoldBytes hold, bool at_once) { huge_.emplace(std::move(hold), at_once); }
 
   // Compiles a graph. Throws Error(out_of_memory), or Error(usage) for a node that its device does not
   // support.
@@ -86,6 +89,7 @@ class Executor {
   // read from disk.
   size_t slot_bytes(DeviceId device) const;
   uint64_t streamed_bytes() const { return stream_.fetched_bytes(); }
+  const HugeWeights* huge_weights() const { return huge_ ? &*huge_ : nullptr; }
   size_t pinned_bytes() const { return pinned_ ? pinned_->n_bytes() : 0; }  // page-locked of weights and caches
   uint64_t disk_bytes() const;
   // To call when blocks of caches on disk have been written.
@@ -142,6 +146,7 @@ class Executor {
   Placement placement_;
   std::vector<std::vector<KvLayer>> kv_;
   std::optional<PinnedWeights> pinned_;
+  std::optional<HugeWeights> huge_;
   WeightResidency residency_;
   std::unique_ptr<DiskReader> reader_;
   DiskStream disk_;

@@ -102,6 +102,8 @@ struct OffloadOptions {
   std::optional<double> gpu_rows;
   // Page-lock weights that GPUs fetch often (exec/pinned_weights.h). automatic: if all that the host needs fits in its memory.
   Toggle pin = Toggle::automatic;
+  // Move what the CPU computes with to huge pages (exec/huge_weights.h). automatic: likewise, once texts are long.
+  Toggle huge_pages = Toggle::automatic;
   Budgets budgets;
   std::shared_ptr<const ExpertUse> expert_use;  // of earlier runs; null: not known
   bool choose_by_speed = true;   // choose the rest by predicted speed; false: as much as fits on GPUs

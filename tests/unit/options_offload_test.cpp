@@ -103,6 +103,9 @@ TEST(GpuOptions, PinWeights) {
   EXPECT_EQ(parse({"--pin-weights"}).engine.offload.pin, Toggle::on);
   EXPECT_EQ(parse({"--pin-weights", "off"}).engine.offload.pin, Toggle::off);
   EXPECT_THROW(parse({"--pin-weights=some"}), Error);
+  EXPECT_EQ(parse({}).engine.offload.huge_pages, Toggle::automatic);
+  EXPECT_EQ(parse({"--huge-pages"}).engine.offload.huge_pages, Toggle::on);
+  EXPECT_EQ(parse({"--huge-pages", "off"}).engine.offload.huge_pages, Toggle::off);
 }
 
 TEST(GpuOptions, Budgets) {

@@ -152,6 +152,11 @@ void add_stream_options(CLI::App& app, OffloadOptions& f) {
               "(default: auto, if all that the host holds fits in its memory)",
               [&f](const std::string& value) { f.pin = parse_toggle("--pin-weights", value); })
       .group(kGpuGroup);
+  bare_choice(app, "--huge-pages", "on|off|auto", "on",
+              "move the mapped weights that the CPU computes with to huge pages, which it reads faster "
+              "(default: auto, in long texts, if they fit in memory beside the file)",
+              [&f](const std::string& value) { f.huge_pages = parse_toggle("--huge-pages", value); })
+      .group("Model");
   choice(app, "--gpu-weights-percent", "P", "keep P percent of the weights on GPUs and stream the rest", "",
          [&f](const std::string& value) {
            f.gpu_weights_percent = parse_share("--gpu-weights-percent", value, 100);

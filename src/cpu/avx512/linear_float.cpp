@@ -23,7 +23,8 @@ constexpr int64_t kDotTokens = 12;
 constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
 constexpr size_t kAheadBytes = 1024;  // of a row, between a prefetch and the use
-constexpr size_t kSingleAheadBytes = 12 << 10;
+// Of a single row, by the maker of the CPU: into L1, or a shorter way into L2, from where a Granite Rapids reads 20% faster.
+constexpr size_t kSingleAheadBytes = 12 << 10, kIntelAheadBytes = 4 << 10;
 constexpr int64_t kSingleColumns = 8192;  // at most, for rows one after the other
 constexpr int kPairStrips = 2;            // strips of one tile kernel
 constexpr int64_t kSpan = 64;             // columns interleaved at a time
@@ -73,13 +74,18 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
       });
     });
   };
+  const bool is_intel = __builtin_cpu_is("intel");
   // Prefetches what one row needs kSingleAheadBytes further; of several rows a line each, the next or where the next rows start.
   const auto fetch = [&](int64_t i) __attribute__((always_inline)) {
     const size_t at = static_cast<size_t>(i * kSize);
     if constexpr (R * T == 1) {
       unroll<kStep * kSize / 64>([&](auto line) __attribute__((always_inline)) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + at + kSingleAheadBytes + 64 * line.value),
-                     _MM_HINT_T0);
+        const char* then = reinterpret_cast<const char*>(w + at + 64 * line.value);
+        if (is_intel) {
+          _mm_prefetch(then + kIntelAheadBytes, _MM_HINT_T1);
+        } else {
+          _mm_prefetch(then + kSingleAheadBytes, _MM_HINT_T0);
+        }
       });
     } else {
       const size_t then = at + kAheadBytes;

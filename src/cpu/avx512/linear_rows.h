@@ -24,8 +24,8 @@ namespace TANDEM_ISA {
 namespace {
 
 // How far ahead of their use weights are fetched into L2: what a core reads in the time that memory takes to answer, and as
-// much again.
-constexpr size_t kRowAheadBytes = 12 << 10;
+// much again. A core of a Granite Rapids reads 17 GB/s, half of what one of a Zen 5 does, and is 5 to 8% faster with a shorter way.
+constexpr size_t kRowAheadBytes = 12 << 10, kIntelRowAheadBytes = 4 << 10;
 
 // One token's activations.
 struct RowToken {
@@ -163,12 +163,13 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken
   constexpr size_t step_bytes = F::block_bytes * (F::unit == 32 ? 4 : 1);
   const std::byte* w = call.w + static_cast<size_t>(row0) * stride;
   const int64_t n_blocks = call.k / F::unit;
+  const size_t ahead = __builtin_cpu_is("intel") ? kIntelRowAheadBytes : kRowAheadBytes;
   for (int64_t r = row0; r < row1; ++r) {
     RowSums<chains_of(T)> sums[T];
     int64_t block = 0;
     const auto fetch = [&]() __attribute__((always_inline)) {
       unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + kRowAheadBytes + 64 * i.value), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(w + ahead + 64 * i.value), _MM_HINT_T1);
       });
     };
     if constexpr (F::unit == 32) {
