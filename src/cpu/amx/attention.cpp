@@ -339,7 +339,6 @@ class Panel {
     const bool adjusted = call_.softcap > 0 || !strip.sees_all || n_ % kPair != 0;
     const bool narrow = w_.ld_k == kCodeColumns;
     if (strip.is_new) raise_maximum(strip, strip.new_see_first ? kTile : padded_);
-
     const auto weigh = adjusted ? &Panel::weigh<1, true>
                        : narrow ? &Panel::weigh<2, false>
                                 : &Panel::weigh<1, false>;
