@@ -8,7 +8,7 @@ measured before and after each model.
     scripts/compare_peers.py --shape qwen3-30b-a3b --layers 6 --types Q4_K_M
 
 The first run installs the package into a virtual environment (--venv), which compiles it for this machine's CPU: with clang
-where there is one and the CPU has AMX, because g++ 12 compiles llama.cpp's AMX kernels to code that crashes. `tandem synth`
+if the CPU has AMX, because g++ 12 compiles llama.cpp's AMX kernels to code that crashes. `tandem synth`
 writes the model files (--models). The limits are those of build/bin/cpu_limits, which `make test` builds.
 
 Tests are named as in llama-bench: ppN computes N tokens as one batch (micro-batch 512), which for few tokens is what a batch
@@ -31,7 +31,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tandem"
 UBATCH = 512
-
 
 
 def parse_test(name):
@@ -156,7 +155,7 @@ def compiler_of_peer():
     for suffix in ["", *(f"-{version}" for version in range(25, 15, -1))]:
         if shutil.which("clang++" + suffix) and shutil.which("clang" + suffix):
             return {"CC": "clang" + suffix, "CXX": "clang++" + suffix}, "clang" + suffix
-    return {"CMAKE_ARGS": "-DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF"}, "the default compiler, without AMX: there is no clang"
+    sys.exit("for a CPU with AMX llama.cpp is compiled with clang: install it")
 
 
 def prepare_peer(venv, version):

@@ -82,7 +82,7 @@ void Runtime::build() {
   if (fit_.placement.pins_fetched) executor_->pin_weights(hold);
   const Toggle huge_pages = options_.offload.huge_pages;
   if (takes_huge_pages(huge_pages, model_, fit_.bytes, *devices_[0]))
-    executor_->use_huge_pages(hold, huge_pages == Toggle::on);
+    executor_->use_huge_pages(hold, huge_pages == Toggle::on || options_.offload.huge_pages_at_once);
   key_rotations_ = key_rotations(graphs.decode, graphs.kv);
   if (options_.relay) executor_->connect(options_.relay->link());
   decode_ = executor_->compile(std::move(graphs.decode));

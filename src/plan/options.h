@@ -104,6 +104,7 @@ struct OffloadOptions {
   Toggle pin = Toggle::automatic;
   // Move what the CPU computes with to huge pages (exec/huge_weights.h). automatic: likewise, once texts are long.
   Toggle huge_pages = Toggle::automatic;
+  bool huge_pages_at_once = false;  // automatic, but not only once texts are long
   Budgets budgets;
   std::shared_ptr<const ExpertUse> expert_use;  // of earlier runs; null: not known
   bool choose_by_speed = true;   // choose the rest by predicted speed; false: as much as fits on GPUs

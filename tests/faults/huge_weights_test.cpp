@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/held_weights.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -146,11 +147,15 @@ TEST_F(HugePages, LogitsAreTheSame) {
       if (toggle == Toggle::off) expected = got;
       EXPECT_EQ(got, expected);
       const HugeWeights* huge = session.executor().huge_weights();
-      ASSERT_EQ(huge == nullptr, toggle == Toggle::off);
+      // automatic: not on a machine with little free memory, or with several NUMA nodes.
+      const Footprint& bytes = session.placement().bytes;
+      ASSERT_EQ(huge != nullptr, takes_huge_pages(toggle, *model, bytes, *host));
+      EXPECT_TRUE(huge == nullptr || toggle != Toggle::off);
+      EXPECT_TRUE(huge != nullptr || toggle != Toggle::on);
       if (huge == nullptr) continue;
       EXPECT_TRUE(huge->is_done());
       EXPECT_GT(huge->n_bytes(), 0u);
-      EXPECT_LT(huge->n_bytes(), session.placement().bytes.mapped_weights + 1);
+      EXPECT_LT(huge->n_bytes(), bytes.mapped_weights + 1);
     }
   }
 }

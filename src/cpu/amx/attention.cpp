@@ -161,21 +161,12 @@ void pack_panel(const AttentionCall& call, const CacheRows& keys, const CacheRow
   for_each_rows(values, w, first, n, [&](int64_t i) { pack_values(w, w.ld_v, i); });
 }
 
-// Tiles and vectors are computed at once if their instructions alternate closely. So what multiplies tiles calls `beside` after
-// each product, for a share of what vectors have to do meanwhile.
-struct Nothing {
-  TANDEM_INLINE void operator()() const {}
-};
-
 // Products of 16 keys with 32 queries: [high, middle][2][16 keys][16 queries], sums of high bytes, and of a high and a low
 // one. An operation waits for the one three before. Calls beside() six times for each 64 columns.
 template <class Beside>
 TANDEM_INLINE void multiply_codes(const std::byte* k, const std::byte* q, int64_t strip, int32_t* products,
                                   Beside& beside) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  zero_sums();
   for (int64_t at = 0; at < strip; at += 2 * kTileBytes) {
     _tile_loadd(5, k + at + kTileBytes, 64);
     _tile_loadd(6, q + at, 64);
@@ -196,18 +187,12 @@ TANDEM_INLINE void multiply_codes(const std::byte* k, const std::byte* q, int64_
     _tile_dpbssd(1, 4, 7);
     beside();
   }
-  _tile_stored(0, products, 64);
-  _tile_stored(1, products + kTileFloats, 64);
-  _tile_stored(2, products + 2 * kTileFloats, 64);
-  _tile_stored(3, products + 3 * kTileFloats, 64);
+  store_sums(products);
 }
 
 // acc^T += V^T P^T for 32 columns, 32 queries and n positions.
 TANDEM_INLINE void multiply_values(const std::byte* v, const std::byte* weights, int64_t n, float* acc) {
-  _tile_loadd(0, acc, 64);
-  _tile_loadd(1, acc + kTileFloats, 64);
-  _tile_loadd(2, acc + 2 * kTileFloats, 64);
-  _tile_loadd(3, acc + 3 * kTileFloats, 64);
+  load_sums(acc);
   for (int64_t p = 0; p < n; p += kPair, v += kTileBytes, weights += kTileBytes) {
     _tile_loadd(4, v, 64);
     _tile_loadd(6, weights, 64);
@@ -218,10 +203,7 @@ TANDEM_INLINE void multiply_values(const std::byte* v, const std::byte* weights,
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, acc, 64);
-  _tile_stored(1, acc + kTileFloats, 64);
-  _tile_stored(2, acc + 2 * kTileFloats, 64);
-  _tile_stored(3, acc + 3 * kTileFloats, 64);
+  store_sums(acc);
 }
 
 // The state of 16 queries over a panel. The maximum is that of earlier panels: weights may exceed 1, because bf16 and floats have

@@ -68,7 +68,8 @@ int64_t least_tokens(DType dtype) {
   switch (dtype) {
     case DType::F32: return std::numeric_limits<int64_t>::max();  // routers and the like: never rounded
     case DType::F16:
-    case DType::BF16: return 20;  // not for the 17 tokens of a step with guesses, which so round as tokens alone do
+    case DType::BF16:
+      return 20;  // not for the 17 tokens of a step with guesses, which so round as tokens alone do
     case DType::Q3_K: return 48;
     case DType::IQ2_XXS:  // AVX2 has products of these; here they are dequantized by the reference code
     case DType::IQ2_XS:

@@ -36,52 +36,31 @@ struct Scratch {
   }
 };
 
-// Stores complete sums of up to 32 tokens and 32 rows, a token a call, as store_tile() does: while tiles multiply the next ones.
+// Stores complete sums of up to 32 tokens and 32 rows, a token a call: while tiles multiply the next ones.
 class StoreBeside {
  public:
-  StoreBeside() = default;
-  StoreBeside(const LinearCall& call, int64_t row, int64_t token, int64_t n_tokens, const float* results)
-      : results_(results),
-        y_(call.y + token * call.ldy + row),
-        ldy_(call.ldy),
-        residual_(call.residual ? call.residual + token * call.ld_residual + row : nullptr),
-        ld_residual_(call.ld_residual),
-        n_left_(n_tokens) {
-    for (int64_t i = 0; i < 2; ++i) {
-      const int64_t left = call.m - row - i * kTileRows;
-      rows_[i] = left >= kTileRows ? 0xffff : first_lanes(left > 0 ? left : 0);
-      bias_[i] =
-          call.bias ? _mm512_maskz_loadu_ps(rows_[i], call.bias + row + i * kTileRows) : _mm512_setzero_ps();
-    }
+  explicit StoreBeside(const LinearCall& call) : call_(call) {}
+  void begin(int64_t row, int64_t token, int64_t end, const float* results) {
+    row_ = row;
+    token_ = token;
+    end_ = end;
+    results_ = results;
   }
   TANDEM_INLINE void operator()() {
-    if (n_left_ <= 0) return;
-#pragma GCC unroll 2
-    for (int64_t i = 0; i < 2; ++i) {
-      __m512 v = _mm512_add_ps(_mm512_load_ps(results_ + 256 * i), bias_[i]);
-      if (residual_) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(rows_[i], residual_ + kTileRows * i));
-      _mm512_mask_storeu_ps(y_ + kTileRows * i, rows_[i], v);
-    }
-    y_ += ldy_;
-    if (residual_) residual_ += ld_residual_;
-    --n_left_;
-    results_ += ++done_ % kTileRows == 0 ? 16 + 256 : 16;
+    if (token_ >= end_) return;
+    store_tile(call_, row_, token_, 1, results_);
+    if (row_ + kTileRows < call_.m) store_tile(call_, row_ + kTileRows, token_, 1, results_ + 256);
+    // The two tiles of the next 16 tokens lie behind those of these.
+    results_ += ++token_ % kTileRows == 0 ? 16 + 256 : 16;
   }
   void finish() {
-    while (n_left_ > 0) (*this)();
+    while (token_ < end_) (*this)();
   }
 
  private:
+  const LinearCall& call_;
   const float* results_ = nullptr;
-  float* y_ = nullptr;
-  int64_t ldy_ = 0;
-  const float* residual_ = nullptr;
-  int64_t ld_residual_ = 0, n_left_ = 0, done_ = 0;
-  __mmask16 rows_[2] = {};
-  __m512 bias_[2] = {};
-};
-struct Nothing {
-  TANDEM_INLINE void operator()() const {}
+  int64_t row_ = 0, token_ = 0, end_ = 0;
 };
 
 // to = sums + the product of A tiles of 16 tokens with two strips over `steps` tiles of columns. Calls beside() four times for each
@@ -226,7 +205,7 @@ class GroupProduct {
     const bool first = column == 0, last = column + kBlockColumns >= call_.k;
     const std::byte* x =
         call_.x + block.offset + static_cast<size_t>(token0 / kTileRows) * block.tile_row_bytes();
-    StoreBeside store;
+    StoreBeside store(call_);
     Nothing nothing;
     const int64_t rows_at_once = whole(ahead.n_rows * kPairRows, token1 - token0) / (token1 - token0);
     for (int64_t token = token0, i = 0; token < token1; token += kPairRows, i += rows_at_once) {
@@ -243,7 +222,7 @@ class GroupProduct {
         multiply_some(store);
         store.finish();
         settle_stores();
-        store = StoreBeside(call_, row, token, min64(kPairRows, token1 - token), to);
+        store.begin(row, token, min64(token + kPairRows, token1), to);
       } else {
         multiply_some(nothing);
       }

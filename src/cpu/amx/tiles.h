@@ -38,6 +38,33 @@ class TileScope {
   TileScope& operator=(const TileScope&) = delete;
 };
 
+// The four sums of two by two factors, in registers 0 .. 3; in memory one tile after the other.
+TANDEM_INLINE void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+TANDEM_INLINE void load_sums(const float* from) {
+  _tile_loadd(0, from, 64);
+  _tile_loadd(1, from + 256, 64);
+  _tile_loadd(2, from + 512, 64);
+  _tile_loadd(3, from + 768, 64);
+}
+TANDEM_INLINE void store_sums(void* to) {
+  auto* words = static_cast<float*>(to);
+  _tile_stored(0, words, 64);
+  _tile_stored(1, words + 256, 64);
+  _tile_stored(2, words + 512, 64);
+  _tile_stored(3, words + 768, 64);
+}
+
+// Tiles and vectors are computed at once if their instructions alternate closely. So what multiplies tiles calls `beside` after
+// each product, for a share of what vectors have to do meanwhile; or this.
+struct Nothing {
+  TANDEM_INLINE void operator()() const {}
+};
+
 TANDEM_INLINE void settle_stores() {
   __asm__ volatile("" : : : "memory");
 }
