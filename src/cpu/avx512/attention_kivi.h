@@ -143,7 +143,7 @@ void attend_groups(const AttentionCall& call, std::byte* scratch) {
                    next_keys = code_rows(call, key_cache, first + n, n_next),
                    next_values(value_cache, first + n, n_next);
     for (int64_t g = 0; g < next_keys.n_groups; g += 2)
-      fetch(next_keys.groups[g] - 4 * call.head_dim_k, static_cast<size_t>(4 * call.head_dim_k));
+      fetch_lines(next_keys.groups[g] - 4 * call.head_dim_k, static_cast<size_t>(4 * call.head_dim_k));
     dot(call, w, keys, next_keys);
     if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
     if (first < seen.all_from || last > seen.all_to || n < kPanel)

@@ -14,6 +14,7 @@
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_store.h"
 #include "cpu/avx512/linear_strip.h"
+#include "cpu/simd/fetch.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -75,7 +76,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
       });
     });
   };
-  const bool into_l2 = __builtin_cpu_is("intel") || __builtin_cpu_is("amdfam19h");
+  const bool into_l2 = __builtin_cpu_is("intel") || fetches_into_l2();
   const size_t l2_ahead = ahead_into_l2();
   // Prefetches what one row needs some KB further; of several rows a line each, the next or where the next rows start.
   const auto fetch = [&](int64_t i) __attribute__((always_inline)) {

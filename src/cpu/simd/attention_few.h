@@ -24,6 +24,7 @@
 #include <new>
 
 #include "cpu/simd/attention_panels.h"
+#include "cpu/simd/fetch.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -92,17 +93,11 @@ struct PanelRows {
   }
 };
 
-TANDEM_INLINE void fetch(const std::byte* from, size_t n_bytes) {
-  for (size_t b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + b, _MM_HINT_T0);
-}
 // The lines of kVecs vectors of a row's columns, from the d-th on.
 template <class Rows, int kVecs>
 TANDEM_INLINE void fetch_columns(const std::byte* row, int64_t d) {
   constexpr int kBytes = kLanes * static_cast<int>(sizeof(typename Rows::Value));
-  const char* from =
-      reinterpret_cast<const char*>(row) + d * static_cast<int64_t>(sizeof(typename Rows::Value));
-#pragma GCC unroll 16
-  for (int b = 0; b < kVecs * kBytes; b += 64) _mm_prefetch(from + b, _MM_HINT_T0);
+  fetch_lines<kVecs * kBytes>(row + d * static_cast<int64_t>(sizeof(typename Rows::Value)));
 }
 
 void scale_queries(const AttentionCall& call, const Panels& p) {
@@ -168,7 +163,7 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
         Vec y[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) y[q] = load(p.q + q * p.ld_k + d);
-        fetch(ahead, step_bytes);  // a little at a time: the core can wait for few lines only
+        fetch_lines(ahead, step_bytes);  // a little at a time: the core can wait for few lines only
         ahead += step_bytes;
 #pragma GCC unroll 16
         for (int j = 0; j < kPositions; ++j) {
