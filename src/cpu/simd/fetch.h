@@ -11,9 +11,10 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Only into L2 on a Zen 4 (and on a Zen 3, of the same family, which has not been measured). What is fetched some KB ahead crowds its L1 of 32 KB, and its core waits for few lines of L1 at a
-// time: attention read 9 GB/s of a cache in memory, where plain loads read 20, and reads 15 so (heads of 128 columns, one query and
-// one core: F16 10 and 18, Q8_0 8 and 15, Q4_0 8 and 11). A Zen 5, with 48 KB, took a third longer with L2.
+// Only into L2 on a Zen 4 (and on a Zen 3, of the same family, which has not been measured). What is fetched some KB ahead crowds
+// its L1 of 32 KB, and its core waits for few lines of L1 at a time: attention read 9 GB/s of a cache in memory, where plain loads
+// read 20, and reads 15 so (heads of 128 columns, one query and one core: F16 10 and 18, Q8_0 8 and 15, Q4_0 8 and 11). A Zen 5,
+// with 48 KB, took a third longer with L2.
 TANDEM_INLINE bool fetches_into_l2() {
   return __builtin_cpu_is("amdfam19h");
 }
