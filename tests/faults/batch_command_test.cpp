@@ -11,6 +11,7 @@
 #include "cpu/isa.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 #include "support/trained_model.h"
 
@@ -18,22 +19,12 @@ namespace tandem {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using test::file_bytes;
+using test::lines_of;
 using test::Outcome;
 using test::shell;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class BatchCommand : public testing::Test {
  protected:
@@ -49,7 +40,7 @@ class BatchCommand : public testing::Test {
     return shell(before, "batch -m " + model_ + " -t 1 --temp 0 " + arguments);
   }
   // The answers by index. Fails on an incomplete or repeated line.
-  std::map<int64_t, Json> answers() const { return parsed(contents(output_)); }
+  std::map<int64_t, Json> answers() const { return parsed(file_bytes(output_)); }
   static std::map<int64_t, Json> parsed(const std::string& text) {
     std::map<int64_t, Json> all;
     for (const std::string& line : lines_of(text)) {
@@ -143,7 +134,7 @@ TEST_F(BatchCommand, NothingToAnswer) {
     const Outcome o = batch(in_out_ + "2>&1");
     EXPECT_EQ(o.exit_code, 0);
     EXPECT_THAT(o.out, HasSubstr("0 answers"));
-    EXPECT_EQ(contents(output_), "");
+    EXPECT_EQ(file_bytes(output_), "");
   }
 }
 
@@ -187,11 +178,11 @@ TEST_F(BatchCommand, ReportsBadLinesAndAnswersTheOthers) {
               HasSubstr("the context of a sequence holds 128"));
   EXPECT_EQ(all.rbegin()->second["id"], 3);
   // The errors were reported. A rerun has nothing to do, and succeeds.
-  const std::string before = contents(output_);
+  const std::string before = file_bytes(output_);
   const Outcome again = batch(in_out_ + "-n 3 2>&1");
   EXPECT_EQ(again.exit_code, 0);
   EXPECT_THAT(again.out, HasSubstr("20 of them with an error"));
-  EXPECT_EQ(contents(output_), before);
+  EXPECT_EQ(file_bytes(output_), before);
 }
 
 TEST_F(BatchCommand, LinesHaveTheirOwnOptions) {
@@ -233,7 +224,7 @@ TEST_F(BatchCommand, ARerunContinuesAfterAKillAtAnyMoment) {
   ASSERT_EQ(
       batch("-i " + input_ + " -o " + directory_.path("whole.jsonl") + " -np 1 -n 25 2>/dev/null").exit_code,
       0);
-  const std::map<int64_t, Json> expected = parsed(contents(directory_.path("whole.jsonl")));
+  const std::map<int64_t, Json> expected = parsed(file_bytes(directory_.path("whole.jsonl")));
   ASSERT_EQ(expected.size(), static_cast<size_t>(kLines));
   // With -np 1 the answers are bit-identical; with more, only their number and ids are.
   for (const char* parallel : {"1", "5"}) {
@@ -278,13 +269,13 @@ TEST_F(BatchCommand, AnInterruptKeepsFinishedAnswers) {
 TEST_F(BatchCommand, AnIncompleteLineIsDoneAgain) {
   write_prompts(6);
   ASSERT_EQ(batch(in_out_ + "-np 1 -n 5 2>/dev/null").exit_code, 0);
-  const std::string whole = contents(output_);
+  const std::string whole = file_bytes(output_);
   const std::vector<std::string> lines = lines_of(whole);
   const size_t last = whole.size() - lines.back().size() - 1;
   for (size_t n = last; n < whole.size(); n += 3) {
     test::write_file(output_, whole.substr(0, n));
     ASSERT_EQ(batch(in_out_ + "-np 1 -n 5 2>/dev/null").exit_code, 0);
-    EXPECT_EQ(contents(output_), whole) << n;
+    EXPECT_EQ(file_bytes(output_), whole) << n;
   }
 }
 
@@ -298,22 +289,22 @@ TEST_F(BatchCommand, NeverModifiesAFileWithOtherContents) {
     const Outcome o = batch(in_out_ + "-n 2 2>&1");
     EXPECT_EQ(o.exit_code, 3) << text;
     EXPECT_THAT(o.out, HasSubstr("is not an answer of tandem batch"));
-    EXPECT_EQ(contents(output_), text);
+    EXPECT_EQ(file_bytes(output_), text);
   }
-  const std::string prompts = contents(input_);
+  const std::string prompts = file_bytes(input_);
   EXPECT_EQ(batch("-i " + input_ + " -o " + input_ + " 2>&1").exit_code, 3);
-  EXPECT_EQ(contents(input_), prompts);
+  EXPECT_EQ(file_bytes(input_), prompts);
 }
 
 TEST_F(BatchCommand, DetectsAnswersOfAnotherInput) {
   write_prompts(3);
   ASSERT_EQ(batch(in_out_ + "-n 2 2>/dev/null").exit_code, 0);
-  test::write_file(input_, "{\"prompt\": \"new\", \"id\": \"p0\"}\n" + contents(input_));
-  const std::string before = contents(output_);
+  test::write_file(input_, "{\"prompt\": \"new\", \"id\": \"p0\"}\n" + file_bytes(input_));
+  const std::string before = file_bytes(output_);
   const Outcome o = batch(in_out_ + "-n 2 2>&1");
   EXPECT_EQ(o.exit_code, 3);
   EXPECT_THAT(o.out, HasSubstr("line 1 and the existing answer to line 1 have different ids"));
-  EXPECT_EQ(contents(output_), before);
+  EXPECT_EQ(file_bytes(output_), before);
 }
 
 TEST_F(BatchCommand, ReportsInvalidFiles) {

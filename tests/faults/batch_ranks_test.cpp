@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "support/mpi_run.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
@@ -24,14 +23,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<std::string> lines_of(const std::string& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
 std::vector<std::string> sorted_lines(const std::string& path) {
-  auto lines = lines_of(path);
+  std::vector<std::string> lines = test::lines_of(test::file_bytes(path));
   std::ranges::sort(lines);
   return lines;
 }
@@ -78,7 +71,7 @@ class BatchRanks : public testing::Test {
     return shell("", "batch -m " + model + " --temp 0 -np 1 -t 1 -n " + std::to_string(n_predict) + " -i " +
                          input_ + " -o " + output + " 2>&1");
   }
-  size_t n_answers() const { return lines_of(output_).size(); }
+  size_t n_answers() const { return test::lines_of(test::file_bytes(output_)).size(); }
 
   test::TempDir directory_;
   std::string tiny_ = directory_.path("tiny.gguf"), mixture_ = directory_.path("mixture.gguf"),

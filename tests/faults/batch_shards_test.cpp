@@ -6,27 +6,23 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using test::file_bytes;
 using test::Outcome;
 using test::shell;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class BatchShards : public testing::Test {
  protected:
@@ -77,7 +73,7 @@ TEST_F(BatchShards, TogetherAnswerWhatOneRunDoes) {
     const Outcome merged = merge();
     EXPECT_EQ(merged.exit_code, 0) << merged.out;
     EXPECT_THAT(merged.out, HasSubstr("20 answers of " + std::to_string(n) + " shards"));
-    EXPECT_EQ(contents(output_), contents(whole_));
+    EXPECT_EQ(file_bytes(output_), file_bytes(whole_));
     for (int i = 1; i <= n; ++i) std::filesystem::remove(shard(i, n));
     std::filesystem::remove(output_);
   }
@@ -90,7 +86,7 @@ TEST_F(BatchShards, MoreShardsThanLines) {
   EXPECT_EQ(merge().exit_code, 0);
   EXPECT_EQ(merge().exit_code, 0);  // replaces the answers
   ASSERT_EQ(batch("", whole_).exit_code, 0);
-  EXPECT_EQ(contents(output_), contents(whole_));
+  EXPECT_EQ(file_bytes(output_), file_bytes(whole_));
   // A run without shards takes the merged answers for done.
   EXPECT_THAT(batch("").out, HasSubstr("2 lines already done"));
 }
@@ -98,7 +94,7 @@ TEST_F(BatchShards, MoreShardsThanLines) {
 TEST_F(BatchShards, TheMergeNamesWhatIsMissing) {
   answer_all(3);
   ASSERT_EQ(merge().exit_code, 0);
-  const std::string whole = contents(output_), second = contents(shard(2, 3));
+  const std::string whole = file_bytes(output_), second = file_bytes(shard(2, 3));
   std::filesystem::remove(output_);
   std::filesystem::remove(shard(3, 3));
   // Shard 2 was killed in its last line.
@@ -111,7 +107,7 @@ TEST_F(BatchShards, TheMergeNamesWhatIsMissing) {
   EXPECT_FALSE(std::filesystem::exists(output_));
   for (const char* i : {"2", "3"}) ASSERT_EQ(batch(std::string("--shard ") + i + "/3").exit_code, 0);
   EXPECT_EQ(merge().exit_code, 0);
-  EXPECT_EQ(contents(output_), whole);
+  EXPECT_EQ(file_bytes(output_), whole);
 }
 
 TEST_F(BatchShards, ErrorsAreAnswersToo) {
@@ -125,7 +121,7 @@ TEST_F(BatchShards, ErrorsAreAnswersToo) {
 
 TEST_F(BatchShards, RefusesAnswersThatDoNotBelong) {
   answer_all(2);
-  const std::string first = contents(shard(1, 2));
+  const std::string first = file_bytes(shard(1, 2));
   // Another shard's file.
   std::filesystem::copy_file(shard(2, 2), shard(1, 2), std::filesystem::copy_options::overwrite_existing);
   for (const Outcome& o : {merge(), batch("--shard 1/2")}) {
@@ -139,7 +135,7 @@ TEST_F(BatchShards, RefusesAnswersThatDoNotBelong) {
   // An output that holds something else.
   test::write_file(output_, "my diary\n");
   EXPECT_EQ(merge().exit_code, 3);
-  EXPECT_EQ(contents(output_), "my diary\n");
+  EXPECT_EQ(file_bytes(output_), "my diary\n");
   std::filesystem::remove(output_);
   // Another input: other ids, fewer lines, an answer to an empty line.
   write_prompts(20, "q");
@@ -147,7 +143,7 @@ TEST_F(BatchShards, RefusesAnswersThatDoNotBelong) {
   write_prompts(10, "p");
   EXPECT_THAT(merge().out, HasSubstr("line 12 is empty or not there, but has an answer"));
   write_prompts(20, "p");
-  const std::string prompts = contents(input_);
+  const std::string prompts = file_bytes(input_);
   test::write_file(input_, "\n" + prompts.substr(prompts.find('\n') + 1));
   EXPECT_THAT(merge().out, HasSubstr("line 1 is empty or not there, but has an answer"));
   EXPECT_FALSE(std::filesystem::exists(output_));
@@ -185,7 +181,7 @@ TEST_F(BatchShards, ATaskOfASlurmArrayAnswersItsShard) {
   }
   EXPECT_EQ(merge().exit_code, 0);
   ASSERT_EQ(batch("--shard off", whole_, task(2, 2)).exit_code, 0);
-  EXPECT_EQ(contents(output_), contents(whole_));
+  EXPECT_EQ(file_bytes(output_), file_bytes(whole_));
   EXPECT_EQ(batch("", "", task(1, 1)).exit_code, 2);  // would answer all lines again
 }
 

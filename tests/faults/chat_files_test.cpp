@@ -4,6 +4,7 @@
 #include "base/output_file.h"
 #include "sandbox/sandbox.h"
 #include "support/chat_terminal.h"
+#include "support/text_files.h"
 
 namespace tandem {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using namespace test;
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class ChatFiles : public ChatTerminal {
  protected:
@@ -92,7 +88,7 @@ TEST_F(ChatFiles, AClosedWindowSavesTheSession) {
 }
 
 TEST_F(ChatFiles, TheModelIsNeverOverwritten) {
-  const std::string before = read_file(path_), link = directory_.path("link.gguf");
+  const std::string before = file_bytes(path_), link = directory_.path("link.gguf");
   std::filesystem::create_hard_link(path_, link);
   {
     const auto t = start({"-n", "4"});
@@ -111,7 +107,7 @@ TEST_F(ChatFiles, TheModelIsNeverOverwritten) {
   const Outcome log = shell("", "run -m " + path_ + " -p x -n 1 --log-file " + path_ + " 2>&1");
   EXPECT_EQ(log.exit_code, 2);
   EXPECT_THAT(log.out, HasSubstr("is not a log of this program"));
-  EXPECT_EQ(read_file(path_), before);
+  EXPECT_EQ(file_bytes(path_), before);
 }
 
 // A history that is no regular file neither stops the chat nor gets lines.
@@ -139,18 +135,18 @@ TEST_F(ChatFiles, APromptCacheNeverReplacesAConversation) {
     t->type(kCtrlD);
     EXPECT_EQ(t->wait_for_exit(), 0);
   }
-  const std::string before = read_file(session);
+  const std::string before = file_bytes(session);
   for (const char* arguments : {"-p x", "-p x --prompt-cache-all", ""}) {
     const Outcome run = shell(
         "", "run -m " + path_ + " -n 1 --prompt-cache " + session + " " + arguments + " 2>&1 </dev/null");
     EXPECT_EQ(run.exit_code, 2) << arguments;
     EXPECT_THAT(run.out, HasSubstr(session + ": holds a conversation of tandem chat")) << arguments;
-    EXPECT_TRUE(read_file(session) == before) << arguments;
+    EXPECT_TRUE(file_bytes(session) == before) << arguments;
   }
   const Outcome reads =
       shell("", "run -m " + path_ + " -n 1 --prompt-cache-ro --prompt-cache " + session + " 2>&1 </dev/null");
   EXPECT_EQ(reads.exit_code, 0) << reads.out;
-  EXPECT_TRUE(read_file(session) == before);
+  EXPECT_TRUE(file_bytes(session) == before);
   expect_resumed(session, "remember me");
 }
 
@@ -158,12 +154,12 @@ TEST_F(ChatFiles, APromptCacheNeverReplacesAConversation) {
 TEST_F(ChatFiles, AConversationNeverReplacesAPromptCache) {
   const std::string cache = directory_.path("prompt.cache");
   ASSERT_EQ(shell("", "run -m " + path_ + " -n 1 -p x --prompt-cache " + cache + " 2>&1").exit_code, 0);
-  const std::string before = read_file(cache);
+  const std::string before = file_bytes(cache);
   const auto t = start({"-n", "4"});
   say(*t, "hello");
   t->type("/save! " + cache + kEnter);
   ASSERT_TRUE(t->wait_for("exists and is not a saved session")) << t->seen();
-  EXPECT_TRUE(read_file(cache) == before);
+  EXPECT_TRUE(file_bytes(cache) == before);
   EXPECT_EQ(shell("", "run -m " + path_ + " -n 1 -p 'x y' --prompt-cache " + cache + " 2>&1").exit_code, 0);
 }
 
@@ -178,10 +174,10 @@ TEST_F(ChatFiles, OtherFilesAreReplacedOnlyWhenAsked) {
   ASSERT_TRUE(t->wait_for("exists and is not a saved session")) << t->seen();
   t->type("/export " + notes + kEnter);
   ASSERT_TRUE(t->wait_for("/export! ")) << t->seen();
-  EXPECT_EQ(read_file(notes), "important");
+  EXPECT_EQ(file_bytes(notes), "important");
   t->type("/export! " + notes + kEnter);
   ASSERT_TRUE(t->wait_for("(written)")) << t->seen();
-  EXPECT_THAT(read_file(notes), HasSubstr("hello"));
+  EXPECT_THAT(file_bytes(notes), HasSubstr("hello"));
   t->type("/export " + notes + kEnter);  // its own
   ASSERT_TRUE(t->wait_for("(written)")) << t->seen();
   for (int i = 0; i < 2; ++i) {
@@ -200,14 +196,14 @@ TEST_F(ChatFiles, ALogIsOnlyAppendedToALog) {
   const std::string log = directory_.path("log.txt"), notes = directory_.path("notes.txt");
   const std::string command = "run -m " + path_ + " -p x -n 1 2>/dev/null --log-file ";
   EXPECT_EQ(shell("", command + log).exit_code, 0);
-  const size_t n = read_file(log).size();
+  const size_t n = file_bytes(log).size();
   EXPECT_GT(n, 0u);
   EXPECT_EQ(shell("", command + log).exit_code, 0);
-  EXPECT_GT(read_file(log).size(), n);
+  EXPECT_GT(file_bytes(log).size(), n);
   EXPECT_EQ(shell("", command + "/dev/null").exit_code, 0);
   write_file(notes, "important");
   EXPECT_EQ(shell("", command + notes).exit_code, 2);
-  EXPECT_EQ(read_file(notes), "important");
+  EXPECT_EQ(file_bytes(notes), "important");
 }
 
 TEST_F(ChatFiles, AnotherModelContinuesTheConversation) {

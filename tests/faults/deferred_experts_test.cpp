@@ -20,10 +20,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 4;
-
 class DeferredExperts : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 4;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -14,10 +14,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 6;
-
 class DiskFaults : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 6;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

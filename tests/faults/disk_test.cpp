@@ -18,10 +18,10 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 16;
-
 class Disk : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 16;
+
   void SetUp() override { load_both(kLayers); }
 
   EngineOptions options(const OffloadOptions& flags = {}) {

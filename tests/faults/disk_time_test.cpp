@@ -11,8 +11,6 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 16;
-
 int n_layers_of(const Segment& segment) {
   int n = 0;
   for (int32_t i : segment.nodes) {
@@ -23,6 +21,8 @@ int n_layers_of(const Segment& segment) {
 
 class DiskTime : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 16;
+
   struct Times {
     double compute_s, read_s, copy_s;
   };

@@ -10,10 +10,10 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 6;
-
 class DividedRows : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 6;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -15,7 +15,6 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 8;
 constexpr int64_t kBatch = 16;
 
 // A machine: a host and a GPU that share its memory.
@@ -30,6 +29,8 @@ struct Rates {
 
 class DividedTime : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 8;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -22,10 +22,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
-
 class ExpertsOnBoth : public test::BatchRig {
  protected:
+  static constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -18,10 +18,10 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kColumns = 40, kExperts = 24;
-
 class ExpertGuess : public testing::Test {
  protected:
+  static constexpr int64_t kColumns = 40, kExperts = 24;
+
   const Weight* weight(int64_t n_rows, int64_t n_cols, float spread) {
     std::uniform_real_distribution<float> value(-spread, spread);
     std::vector<float>& data = data_.emplace_back(static_cast<size_t>(n_rows * n_cols));

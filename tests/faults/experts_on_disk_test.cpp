@@ -20,10 +20,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
-
 class ExpertsOnDisk : public test::BatchRig {
  protected:
+  static constexpr int64_t kLayers = 5, kExperts = 12, kUsed = 3;
+
   void SetUp() override {
     model_ = load("model.gguf", shape());
     expected_ = cpu_logits(*model_, options());

@@ -6,13 +6,11 @@
 
 #include "engine/session_file.h"
 #include "support/batch_rig.h"
+#include "support/dtypes.h"
 #include "support/tensor_rig.h"
 
 namespace tandem {
 namespace {
-
-constexpr int64_t kLayers = 4, kTokens = 640;
-constexpr DType kGrouped[] = {DType::KIVI4, DType::KIVI2};
 
 struct Place {
   const char* name;
@@ -21,9 +19,9 @@ struct Place {
   bool is_divided = false;  // its sums round differently
 };
 
-std::vector<Place> places() {
+std::vector<Place> places(int64_t n_layers) {
   OffloadOptions all;
-  all.n_gpu_layers = kLayers + 1;
+  all.n_gpu_layers = n_layers + 1;
   std::vector<Place> list;
   const auto add = [&](const char* name, size_t n_gpus, const auto& set) -> Place& {
     list.push_back({name, n_gpus, all});
@@ -58,6 +56,8 @@ std::vector<Place> places() {
 
 class GroupedKvDevices : public test::BatchRig {
  protected:
+  static constexpr int64_t kLayers = 4, kTokens = 640;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;
@@ -124,7 +124,7 @@ TEST_F(GroupedKvDevices, EveryPlacementGivesTheLogitsOfTheCpuInThePlannedBytes) 
                         {DType::KIVI4, DType::Q8_0},
                         {DType::F16, DType::KIVI2}}) {
     const std::vector<float> wanted = logits_alone(t.k, t.v);
-    for (const Place& place : places()) {
+    for (const Place& place : places(kLayers)) {
       SCOPED_TRACE(testing::Message() << place.name << ", " << dtype_name(t.k) << "/" << dtype_name(t.v));
       test::SimMachine machine(*host_, place.n_gpus);
       Session session(*model_, machine.devices(), options(t.k, t.v, place.flags));
@@ -145,15 +145,15 @@ TEST_F(GroupedKvDevices, EveryPlacementGivesTheLogitsOfTheCpuInThePlannedBytes) 
 // Whatever a session was saved from.
 TEST_F(GroupedKvDevices, SavedSessionsGoOnAtAnyPlacement) {
   const std::string path = directory_.path("saved");
-  for (const DType type : kGrouped) {
-    for (const Place& from : places()) {
+  for (const DType type : test::kGroupedTypes) {
+    for (const Place& from : places(kLayers)) {
       test::SimMachine machine(*host_, from.n_gpus);
       Session first(*model_, machine.devices(), options(type, type, from.flags));
       first.append(prompt(333));
       save_session(first, path);
       const std::span<const float> next = first.append(std::vector<int32_t>{5});
       const std::vector<float> wanted(next.begin(), next.end());
-      for (const Place& to : places()) {
+      for (const Place& to : places(kLayers)) {
         SCOPED_TRACE(testing::Message() << from.name << " to " << to.name << ", " << dtype_name(type));
         test::SimMachine other(*host_, to.n_gpus);
         Session session(*model_, other.devices(), options(type, type, to.flags));
@@ -166,8 +166,8 @@ TEST_F(GroupedKvDevices, SavedSessionsGoOnAtAnyPlacement) {
 }
 
 TEST_F(GroupedKvDevices, BatchesShareGroupsAtAnyPlacement) {
-  for (const DType type : kGrouped) {
-    for (const Place& place : places()) {
+  for (const DType type : test::kGroupedTypes) {
+    for (const Place& place : places(kLayers)) {
       if (place.is_divided) continue;  // a rounding may choose another token
       SCOPED_TRACE(testing::Message() << place.name << ", " << dtype_name(type));
       const auto answers = [&](const std::vector<Device*>& devices, const OffloadOptions& flags) {
@@ -193,7 +193,7 @@ TEST_F(GroupedKvDevices, BatchesShareGroupsAtAnyPlacement) {
 
 // With what it holds, open blocks included.
 TEST_F(GroupedKvDevices, ACacheThatAGpuHasNoMemoryForGoesToTheHost) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     const std::vector<float> wanted = logits_alone(type, type);
     for (const int64_t fails : {2, 7, 30, 60}) {
       OffloadOptions flags;

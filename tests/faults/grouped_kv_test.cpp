@@ -8,6 +8,7 @@
 #include "engine/batcher.h"
 #include "engine/session_file.h"
 #include "kv/block_store.h"
+#include "support/dtypes.h"
 #include "support/split_rig.h"
 
 namespace tandem {
@@ -15,11 +16,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 3, kContext = 640;
-constexpr DType kGrouped[] = {DType::KIVI4, DType::KIVI2};
-
 class GroupedKv : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 3, kContext = 640;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;
@@ -64,7 +64,7 @@ class GroupedKv : public test::SplitRig {
 
 // A step's tokens are there, and those of 128 before it.
 TEST_F(GroupedKv, TheNewestTokensAreHalfFloats) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     EXPECT_EQ(row_after(type, 160), row_after(DType::F16, 160));
     const std::vector<float> exact = row_after(DType::F16, 500), got = row_after(type, 500);
     EXPECT_NE(got, exact);
@@ -73,7 +73,7 @@ TEST_F(GroupedKv, TheNewestTokensAreHalfFloats) {
 }
 
 TEST_F(GroupedKv, TakesThePlannedBytes) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     Session alone(*model_, {host_.get()}, options(type));
     const auto heads = static_cast<size_t>(model_->hparams().n_head_kv);
     const size_t n_open = 6 + 1;  // 128 tokens anywhere in blocks, and a step of 32
@@ -108,7 +108,7 @@ TEST_F(GroupedKv, SparseReadsAreRefused) {
 
 // A text that is cut back by tokens that are open still goes on as if these had never been there.
 TEST_F(GroupedKv, CuttingOpenTokensLeavesNoTrace) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     Session straight(*model_, {host_.get()}, options(type)), cut(*model_, {host_.get()}, options(type));
     straight.append(prompt(300));
     cut.append(prompt(300));
@@ -124,7 +124,7 @@ TEST_F(GroupedKv, CuttingOpenTokensLeavesNoTrace) {
 
 // The rest of a closed group is dropped, and computed again with what comes next.
 TEST_F(GroupedKv, CuttingIntoAClosedGroupDropsIt) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     Session session(*model_, {host_.get()}, options(type));
     const std::vector<int32_t> text = prompt(400);
     session.append(text);
@@ -154,7 +154,7 @@ TEST_F(GroupedKv, CuttingIntoAClosedGroupDropsIt) {
 TEST_F(GroupedKv, SavedSessionsLoadIntoAnyType) {
   const std::string path = directory_.path("saved");
   const std::vector<int32_t> next{5};
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     Session first(*model_, {host_.get()}, options(type));
     first.append(prompt(333));
     save_session(first, path);
@@ -186,7 +186,7 @@ TEST_F(GroupedKv, SavedSessionsLoadIntoAnyType) {
 // Of a text that was cut back into a closed group, the tokens that are not cached are saved too.
 TEST_F(GroupedKv, TextsWithMissingTokensAreSaved) {
   const std::string path = directory_.path("saved");
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     Session first(*model_, {host_.get()}, options(type));
     first.append(prompt(400));
     first.truncate(204);
@@ -209,7 +209,7 @@ TEST_F(GroupedKv, TextsWithMissingTokensAreSaved) {
 }
 
 TEST_F(GroupedKv, KeptBlocksAreLoaded) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     const std::vector<int32_t> text = prompt(333);
     std::vector<float> expected;
     const std::string folder = directory_.path(std::string(dtype_name(type)));
@@ -232,7 +232,7 @@ TEST_F(GroupedKv, KeptBlocksAreLoaded) {
 
 // Texts that share beginnings, more of them than run at once, in a cache that is too small for all.
 TEST_F(GroupedKv, BatchesShareGroups) {
-  for (const DType type : kGrouped) {
+  for (const DType type : test::kGroupedTypes) {
     for (const int n_shared : {0, 200}) {
       EngineOptions o = options(type);
       o.context.n_ctx = 1024;

@@ -8,9 +8,6 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kContext = 32768;
-constexpr size_t kMiB = 1u << 20, kHugePage = 2 * kMiB;
-
 // Memory of this process that is no file's, as the system counts its pages.
 size_t anonymous_bytes() {
   std::ifstream status("/proc/self/smaps_rollup");
@@ -23,6 +20,9 @@ size_t anonymous_bytes() {
 
 class GrowingContext : public test::SplitRig {
  protected:
+  static constexpr int64_t kContext = 32768;
+  static constexpr size_t kMiB = 1u << 20, kHugePage = 2 * kMiB;
+
   void SetUp() override {
     if (kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own for every page";
     if (anonymous_bytes() == 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";

@@ -7,10 +7,10 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 4, kGuesses = 6;
-
 class Guesses : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 4, kGuesses = 6;
+
   void SetUp() override { load_both(kLayers); }
 
   // Logits of the last of 37 tokens, and of nine more: one by one, or several in a step, each step with guesses that are wrong

@@ -15,6 +15,7 @@
 #include "support/gguf_bytes.h"
 #include "support/hub_files.h"
 #include "support/hub_server.h"
+#include "support/text_files.h"
 #include "tools/hub/digest.h"
 #include "tools/hub/downloads.h"
 #include "tools/hub/pull.h"

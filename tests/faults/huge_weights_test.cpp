@@ -12,11 +12,11 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 // The policy alone, on made-up addresses that nobody reads.
 class HugePolicy : public testing::Test {
  protected:
+  static constexpr size_t kMiB = size_t{1} << 20;
+
   // A product with a weight of so many MiB; with experts, of a mixture that uses two of `n_mats`.
   void add(size_t mib, bool in_file = true, int64_t n_mats = 1, size_t gap = 0) {
     next_ += gap;

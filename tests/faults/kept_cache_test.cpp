@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPrompt = 101;  // three blocks of 32, and some
-
 class KeptCaches : public test::SplitRig {
  protected:
+  static constexpr int kPrompt = 101;  // three blocks of 32, and some
+
   void SetUp() override { load_both(4); }
 
   // The logits after the prompt of a session that loads what there is and keeps what it computes.

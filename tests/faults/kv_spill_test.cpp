@@ -23,12 +23,12 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 6, kPositions = 512;
-constexpr DType kTypes[] = {DType::F16,  DType::F32,  DType::BF16,  DType::Q8_0,
-                            DType::Q5_1, DType::Q4_0, DType::IQ4_NL};
-
 class KvSpillTest : public test::BatchRig {
  protected:
+  static constexpr int64_t kLayers = 6, kPositions = 512;
+  static constexpr DType kTypes[] = {DType::F16,  DType::F32,  DType::BF16,  DType::Q8_0,
+                                     DType::Q5_1, DType::Q4_0, DType::IQ4_NL};
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

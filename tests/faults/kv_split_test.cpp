@@ -21,10 +21,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kContext = 320, kBlock = 32;
-
 class KvSplit : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 5, kContext = 320, kBlock = 32;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

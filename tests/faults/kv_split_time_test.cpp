@@ -10,10 +10,10 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 6, kContext = 640;
-
 class KvSplitTime : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 6, kContext = 640;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -14,10 +14,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLayers = 5, kContext = 320;
-
 class KvTypes : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 5, kContext = 320;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

@@ -14,10 +14,10 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kPrompt = 100, kTokens = 200;
-
 class Ladder : public test::SplitRig {
  protected:
+  static constexpr int kPrompt = 100, kTokens = 200;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = 3;

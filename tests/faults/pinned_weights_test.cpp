@@ -10,10 +10,10 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 class PinnedPolicy : public testing::Test {
  protected:
+  static constexpr size_t kMiB = size_t{1} << 20;
+
   static const std::byte* at(size_t n_bytes) { return reinterpret_cast<const std::byte*>((size_t{1} << 40) + n_bytes); }
   // Of 64 MiB.
   static Weight weight(size_t number) {

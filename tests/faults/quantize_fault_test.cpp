@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -23,6 +22,7 @@
 #include "gguf/parse.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 #include "tools/quantize/quantize.h"
 #include "tools/split/split.h"
@@ -54,15 +54,11 @@ int rename(const char* from, const char* to) noexcept {
 namespace tandem::tools {
 namespace {
 
+using test::file_bytes;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 const std::string kOld = test::small_gguf().bytes();  // what was there before: another model
-
-std::string read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class WriteFaults : public testing::Test {
  protected:
@@ -112,7 +108,7 @@ class WriteFaults : public testing::Test {
     for (const std::string& argument : arguments) line += " '" + argument + "'";
     EXPECT_EQ(test::shell("", line).exit_code, 0);
     const auto time = std::chrono::steady_clock::now() - start;
-    Job job{arguments, read_all(out), std::chrono::duration_cast<std::chrono::microseconds>(time)};
+    Job job{arguments, file_bytes(out), std::chrono::duration_cast<std::chrono::microseconds>(time)};
     std::filesystem::remove(out);
     return job;
   }
@@ -124,7 +120,7 @@ class WriteFaults : public testing::Test {
       const auto after = std::chrono::microseconds(
           std::uniform_int_distribution<int64_t>(0, job.time.count() * 5 / 4)(random));
       const int status = run_and_signal(job.arguments, signal, after);
-      const std::string now = read_all(out);
+      const std::string now = file_bytes(out);
       EXPECT_TRUE(now == kOld || now == job.expected)
           << now.size() << " bytes after " << after.count() << " us";
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
@@ -183,7 +179,7 @@ TEST_F(WriteFaults, EveryFailingCallLeavesTheOldFile) {
   const QuantizeJob plan = prepare_quantize(file, options, nullptr);
   test::write_file(out, kOld);
   const auto check = [&] {
-    EXPECT_EQ(read_all(out), kOld);
+    EXPECT_EQ(file_bytes(out), kOld);
     EXPECT_THAT(files_beside_out(), ElementsAre("out.gguf"));
   };
   const int n = fail_each_call([&] { write_quantized(file, plan, options, nullptr, out); }, check);
@@ -222,7 +218,7 @@ TEST_F(WriteFaults, AFileSizeLimit) {
     EXPECT_EQ(got.exit_code, 5) << got.out;
     EXPECT_THAT(got.out, HasSubstr("File too large"));
     EXPECT_THAT(got.out, HasSubstr("out.gguf"));
-    EXPECT_EQ(read_all(out), kOld);
+    EXPECT_EQ(file_bytes(out), kOld);
     EXPECT_THAT(files_beside_out(), ElementsAre("out.gguf"));
   }
 }
@@ -242,7 +238,7 @@ TEST_F(WriteFaults, AFullDisk) {
     const test::Outcome got = test::shell("", command + " --log-disable 2>&1");
     EXPECT_EQ(got.exit_code, 5) << got.out;
     EXPECT_THAT(got.out, HasSubstr("No space left"));
-    EXPECT_EQ(read_all(small), kOld);
+    EXPECT_EQ(file_bytes(small), kOld);
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(disk), std::filesystem::directory_iterator()),
               1);
   }
@@ -251,7 +247,7 @@ TEST_F(WriteFaults, AFullDisk) {
 
 TEST_F(WriteFaults, NeverOverwritesTheInput) {
   TANDEM_NEED_BINARY();
-  const std::string before = read_all(in);
+  const std::string before = file_bytes(in);
   std::filesystem::create_symlink(in, directory.path("to/link.gguf"));
   std::filesystem::create_hard_link(in, directory.path("to/hard.gguf"));
   for (const std::string& name : {in, directory.path("to/../in.gguf"), directory.path("to/link.gguf"),
@@ -260,7 +256,7 @@ TEST_F(WriteFaults, NeverOverwritesTheInput) {
     EXPECT_EQ(got.exit_code, 2) << got.out;
     EXPECT_THAT(got.out, HasSubstr("the output is the input file"));
   }
-  EXPECT_TRUE(read_all(in) == before);
+  EXPECT_TRUE(file_bytes(in) == before);
 }
 
 TEST_F(WriteFaults, InvalidWeightsAreCountedAndNamed) {
@@ -277,7 +273,7 @@ TEST_F(WriteFaults, InvalidWeightsAreCountedAndNamed) {
       test::shell("", "quantize '" + in + "' '" + out + "' Q4_K_M 2 --log-disable 2>&1");
   EXPECT_EQ(got.exit_code, 3);
   EXPECT_THAT(got.out, HasSubstr("blk.1.ffn_up.weight: found 3 NaN, 2 infinite of"));
-  EXPECT_EQ(read_all(out), kOld);
+  EXPECT_EQ(file_bytes(out), kOld);
   EXPECT_THAT(files_beside_out(), ElementsAre("out.gguf"));
 }
 

@@ -18,11 +18,12 @@ namespace {
 using testing::HasSubstr;
 using Logits = std::vector<float>;
 
-constexpr int64_t kLayers = 3, kHeads = 2, kHeadDim = 32, kTokens = 512;
 constexpr SparseReads kReads{8, 40}, kCovering{8, 1000};
 
 class SparseKv : public test::BatchRig {
  protected:
+  static constexpr int64_t kLayers = 3, kHeads = 2, kHeadDim = 32, kTokens = 512;
+
   void SetUp() override {
     test::TinyShape shape;
     shape.n_layer = kLayers;

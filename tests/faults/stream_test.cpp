@@ -9,10 +9,10 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 8;
-
 class Stream : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 8;
+
   void SetUp() override { load_both(kLayers); }
 
   static OffloadOptions streamed(int64_t n_gpu_layers) {

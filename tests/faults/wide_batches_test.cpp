@@ -7,11 +7,11 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLayers = 3, kContext = 16640;
-constexpr int kPrompt = 8192 + 37;
-
 class WideBatches : public test::SplitRig {
  protected:
+  static constexpr int64_t kLayers = 3, kContext = 16640;
+  static constexpr int kPrompt = 8192 + 37;
+
   void SetUp() override { load_both(kLayers); }
 
   static EngineOptions wide(int64_t n_ubatch) {

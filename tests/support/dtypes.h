@@ -7,6 +7,9 @@
 
 namespace tandem::test {
 
+// Of caches, in groups of tokens.
+inline constexpr DType kGroupedTypes[] = {DType::KIVI4, DType::KIVI2};
+
 // The dtypes that the format library reads and writes.
 inline std::vector<DType> quantizable_dtypes() {
   std::vector<DType> dtypes;

@@ -10,6 +10,7 @@
 #include "support/hub_server.h"
 #include "support/process.h"
 #include "support/terminal.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
