@@ -39,7 +39,8 @@ Rows decoded(DType dtype, const std::vector<std::byte>& bytes, size_t n, size_t 
 }
 
 // softmax(q K) V in double precision.
-std::vector<double> reference(const std::vector<float>& q, const Rows& k, const Rows& v, double scale) {
+std::vector<double> softmax_attention(const std::vector<float>& q, const Rows& k, const Rows& v,
+                                      double scale) {
   std::vector<double> scores, y(v[0].size());
   for (const std::vector<float>& key : k) {
     double s = 0;
@@ -64,7 +65,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // One key-value head with queries that all see all of it.
-struct Head {
+struct CodedHead {
   DType k_dtype = DType::Q8_0, v_dtype = DType::Q8_0;
   int64_t block_size = 32;
   Rows q, k, v;
@@ -115,23 +116,23 @@ void scale_column(Rows& rows, int64_t column, float by) {
   for (std::vector<float>& row : rows) row[static_cast<size_t>(column)] *= by;
 }
 
-struct Errors {
+struct CacheErrors {
   double of_kernel = 0, of_cache = 0;  // relative to all results
 };
 
 // The kernel's distance from the exact result over the cached rows, and that result's from the one over the rows before
 // they were stored.
-Errors errors_of(const Head& head, Isa isa) {
+CacheErrors cache_errors(const CodedHead& head, Isa isa) {
   const std::vector<std::byte> keys = coded(head.k_dtype, head.k, head.block_size);
   const std::vector<std::byte> values = coded(head.v_dtype, head.v, head.block_size);
   const Rows k = decoded(head.k_dtype, keys, head.k.size(), head.k[0].size());
   const Rows v = decoded(head.v_dtype, values, head.v.size(), head.v[0].size());
   const std::vector<std::vector<double>> y = head.attend(isa, keys, values);
-  Errors errors;
+  CacheErrors errors;
   double size = 0;
   for (size_t i = 0; i < head.q.size(); ++i) {
-    const std::vector<double> cached = reference(head.q[i], k, v, head.scale());
-    const std::vector<double> exact = reference(head.q[i], head.k, head.v, head.scale());
+    const std::vector<double> cached = softmax_attention(head.q[i], k, v, head.scale());
+    const std::vector<double> exact = softmax_attention(head.q[i], head.k, head.v, head.scale());
     errors.of_kernel += std::pow(distance(y[i], cached), 2);
     errors.of_cache += std::pow(distance(cached, exact), 2);
     size += std::pow(distance(exact, std::vector<double>(exact.size())), 2);
@@ -141,9 +142,9 @@ Errors errors_of(const Head& head, Isa isa) {
 
 // A tenth of the cache's own error is half a percent of it when both add up. Bytes alone would be as large as it; the
 // kernels are at a hundredth, more where one position takes nearly all of the weight.
-void expect_small(const Head& head, const std::string& what) {
+void expect_small(const CodedHead& head, const std::string& what) {
   for (const Isa isa : supported_isas()) {
-    const Errors errors = errors_of(head, isa);
+    const CacheErrors errors = cache_errors(head, isa);
     EXPECT_LE(errors.of_kernel, 0.1 * errors.of_cache) << isa_name(isa) << " " << what;
     if (isa == best_isa()) {
       ::testing::Test::RecordProperty(what + ", kernel", std::to_string(errors.of_kernel));
@@ -157,7 +158,7 @@ TEST(AttentionCodes, RoundingIsFarBelowThatOfTheCache) {
   for (const DType k : kCoded) {
     for (const DType v : kCoded) {
       for (const int64_t dim : {64, 128}) {
-        Head head;
+        CodedHead head;
         head.k_dtype = k, head.v_dtype = v;
         head.q = normals(random, 8, dim);
         head.k = normals(random, 300 + random.below(200), dim);
@@ -182,7 +183,7 @@ TEST(AttentionCodes, RoundingIsFarBelowThatOfTheCache) {
 TEST(AttentionCodes, APositionWithMostOfTheWeightAndTinyValues) {
   Random random;
   for (const DType dtype : kCoded) {
-    Head head;
+    CodedHead head;
     head.k_dtype = head.v_dtype = dtype;
     head.q = normals(random, 4, 64, 0.3f);
     head.k = normals(random, 64, 64);
@@ -203,7 +204,7 @@ TEST(AttentionCodes, APositionWithMostOfTheWeightAndTinyValues) {
 TEST(AttentionCodes, AnyBlocks) {
   Random random;
   for (int round = 0; round < 60; ++round) {
-    Head head;
+    CodedHead head;
     head.k_dtype = kCoded[random.below(std::size(kCoded))];
     head.v_dtype = kCoded[random.below(std::size(kCoded))];
     constexpr int64_t kBlockSizes[] = {8, 16, 24, 48, 64, 256};
@@ -230,7 +231,7 @@ TEST(AttentionCodes, AnyBlocks) {
     for (const Isa isa : supported_isas()) {
       const std::vector<std::vector<double>> y = head.attend(isa, keys, values);
       for (size_t i = 0; i < head.q.size(); ++i) {
-        const std::vector<double> want = reference(head.q[i], head.k, head.v, head.scale());
+        const std::vector<double> want = softmax_attention(head.q[i], head.k, head.v, head.scale());
         const double size = distance(want, std::vector<double>(want.size()));
         EXPECT_LE(distance(y[i], want), (has_min(head.v_dtype) ? 6e-4 : 2e-4) * size + 1e-7)
             << isa_name(isa) << " " << dtype_name(head.k_dtype) << " " << dtype_name(head.v_dtype) << " "
@@ -244,7 +245,7 @@ TEST(AttentionCodes, AnyBlocks) {
 TEST(AttentionCodes, NaNReachesTheResult) {
   Random random;
   for (const DType dtype : kCoded) {
-    Head head;
+    CodedHead head;
     head.k_dtype = head.v_dtype = dtype;
     head.q = normals(random, 3, 64);
     head.k = head.v = normals(random, 100, 64);
@@ -255,7 +256,7 @@ TEST(AttentionCodes, NaNReachesTheResult) {
     for (const Isa isa : supported_isas()) {
       for (const std::vector<double>& y : head.attend(isa, spoiled, keys)) EXPECT_TRUE(std::isnan(y[40]));
       for (const std::vector<double>& y : head.attend(isa, keys, spoiled)) EXPECT_TRUE(std::isnan(y[3]));
-      Head other = head;
+      CodedHead other = head;
       other.q[1][33] = std::nanf("");
       const std::vector<std::vector<double>> y = other.attend(isa, keys, keys);
       EXPECT_FALSE(std::isnan(y[0][5])) << isa_name(isa);

@@ -62,7 +62,7 @@ struct Result {
   }
 };
 
-Result attend(const AttentionKernels& kernels, AttentionCall call) {
+Result attend_groups(const AttentionKernels& kernels, AttentionCall call) {
   Result r(call);
   call.acc = r.acc.data();
   call.sum = r.sum.data();
@@ -75,7 +75,8 @@ Result attend(const AttentionKernels& kernels, AttentionCall call) {
   return r;
 }
 
-void check(Random& random, DType k_dtype, DType v_dtype, int64_t hd_k, int64_t hd_v, int64_t n_queries) {
+void check_groups(Random& random, DType k_dtype, DType v_dtype, int64_t hd_k, int64_t hd_v,
+                  int64_t n_queries) {
   const int64_t n_blocks = 2 + random.below(9),
                 n_positions = n_blocks * kKiviGroup - random.below(kKiviGroup);
   std::vector<int32_t> table, open_of;
@@ -111,7 +112,7 @@ void check(Random& random, DType k_dtype, DType v_dtype, int64_t hd_k, int64_t h
   call.positions = positions.data();
   call.kv_begin = random.below(2) * kKiviGroup;
   call.kv_end = n_positions;
-  const Result expected = attend(scalar::attention_kernels(), call);
+  const Result expected = attend_groups(scalar::attention_kernels(), call);
   call.k_dtype = k_dtype;
   call.v_dtype = v_dtype;
   call.k = k.pool.data();
@@ -126,7 +127,7 @@ void check(Random& random, DType k_dtype, DType v_dtype, int64_t hd_k, int64_t h
   for (const Isa isa : supported_isas()) {
     const AttentionKernels& kernels = cpu::kernels(isa).attention;
     if (n_queries > kernels.max_queries) continue;
-    const Result got = attend(kernels, call);
+    const Result got = attend_groups(kernels, call);
     double worst = 0;
     for (size_t i = 0; i < static_cast<size_t>(n_queries); ++i) {
       for (size_t d = 0; d < static_cast<size_t>(hd_v); ++d) {
@@ -147,7 +148,7 @@ TEST(AttentionGroups, EveryIsaReadsWhatTheGroupsMean) {
   for (const DType dtype : {DType::KIVI4, DType::KIVI2}) {
     for (const int64_t head_dim : {32, 64, 96, 128, 256}) {
       for (const int64_t n_queries : {1, 2, 3, 4, 5, 7, 8, 9, 16, 33, 64}) {
-        check(random, dtype, dtype, head_dim, head_dim, n_queries);
+        check_groups(random, dtype, dtype, head_dim, head_dim, n_queries);
       }
     }
   }
@@ -157,9 +158,9 @@ TEST(AttentionGroups, KeysAndValuesOfOtherTypes) {
   Random random;
   for (const DType other : {DType::F32, DType::F16, DType::Q8_0, DType::Q4_0, DType::IQ4_NL, DType::KIVI2}) {
     for (const int64_t n_queries : {1, 4, 20}) {
-      check(random, DType::KIVI4, other, 64, 96, n_queries);
-      check(random, other, DType::KIVI4, 96, 64, n_queries);
-      check(random, other, DType::KIVI2, 64, 64, n_queries);
+      check_groups(random, DType::KIVI4, other, 64, 96, n_queries);
+      check_groups(random, other, DType::KIVI4, 96, 64, n_queries);
+      check_groups(random, other, DType::KIVI2, 64, 64, n_queries);
     }
   }
 }

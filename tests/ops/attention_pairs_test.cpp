@@ -56,12 +56,12 @@ struct Codes {
 };
 
 // Errors of the products of all pairs of rows of codes, [16, ld] each.
-struct Errors {
+struct ProductErrors {
   double deviation = 0, worst = 0;
 };
-Errors errors_of(const std::vector<float>& a, const std::vector<float>& b) {
+ProductErrors product_errors(const std::vector<float>& a, const std::vector<float>& b) {
   const Codes x(a), y(b);
-  Errors errors;
+  ProductErrors errors;
   for (size_t i = 0; i < 256; ++i) {
     const size_t ld = static_cast<size_t>(x.ld), r = i / 16 * ld, t = i % 16 * ld;
     int64_t sum = 0;
@@ -86,7 +86,7 @@ TEST_F(RowCodes, RoundingOfProducts) {
   for (const int64_t ld : {32, 64, 96, 128, 256, 576}) {
     std::vector<float> a = random_.normals(16 * ld), b = random_.normals(16 * ld, 1e3f);
     const auto expect_small = [&](const char* what) {
-      const Errors errors = errors_of(a, b);
+      const ProductErrors errors = product_errors(a, b);
       EXPECT_LE(errors.deviation, 1.3 * kDeviation) << ld << what;
       EXPECT_LE(errors.worst, 6 * kDeviation) << ld << what;
     };
@@ -104,11 +104,11 @@ TEST_F(RowCodes, RoundingOfProducts) {
 TEST_F(RowCodes, SumsDoNotOverflow) {
   for (const int64_t ld : {32, 128, 576, 2048}) {
     const size_t n = static_cast<size_t>(16 * ld);
-    const Errors alike = errors_of(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f));
+    const ProductErrors alike = product_errors(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f));
     EXPECT_LE(alike.worst, std::sqrt(static_cast<double>(ld)) / 32767 + 1e-6) << ld;
     std::vector<float> one(n);
     for (size_t r = 0; r < 16; ++r) one[r * static_cast<size_t>(ld) + 5] = r % 2 ? 3e4f : -1e-3f;
-    EXPECT_LE(errors_of(one, one).worst, 1e-6) << ld;
+    EXPECT_LE(product_errors(one, one).worst, 1e-6) << ld;
   }
 }
 
@@ -266,13 +266,13 @@ class TileCodes : public testing::Test {
     if (best_isa() < Isa::avx512_amx) GTEST_SKIP() << "this machine has no AMX";
   }
   // Errors of products without those of low bytes, relative to the norms of both rows.
-  Errors errors_of(const std::vector<float>& a, const std::vector<float>& b) const {
+  ProductErrors product_errors(const std::vector<float>& a, const std::vector<float>& b) const {
     const int64_t ld = static_cast<int64_t>(a.size()) / 16;
     const test::AlignedBytes x(a.size() * 2), y(a.size() * 2);
     float x_units[16], y_units[16];
     avx512_amx::encode_rows(a.data(), ld, ld, x.p, x_units);
     avx512_amx::encode_rows(b.data(), ld, ld, y.p, y_units);
-    Errors errors;
+    ProductErrors errors;
     for (int64_t i = 0; i < 256; ++i) {
       const int64_t r = i / 16, t = i % 16;
       int64_t high = 0, middle = 0;
@@ -305,20 +305,20 @@ class TileCodes : public testing::Test {
 TEST_F(TileCodes, RoundingOfProducts) {
   for (const int64_t ld : {64, 128, 256, 576}) {
     std::vector<float> a = random_.normals(16 * ld), b = random_.normals(16 * ld, 1e3f);
-    EXPECT_LE(errors_of(a, b).deviation, 8e-6) << ld;
+    EXPECT_LE(product_errors(a, b).deviation, 8e-6) << ld;
     const int64_t column = random_.below(ld);
     for (int64_t r = 0; r < 16; ++r) b[static_cast<size_t>(r * ld + column)] *= 200.0f;
-    EXPECT_LE(errors_of(a, b).deviation, 4e-5) << ld;
+    EXPECT_LE(product_errors(a, b).deviation, 4e-5) << ld;
     for (int64_t r = 0; r < 16; ++r) a[static_cast<size_t>(r * ld + column)] *= 200.0f;
-    EXPECT_LE(errors_of(a, b).deviation, 8e-5 * std::sqrt(static_cast<double>(ld) / 128)) << ld;
+    EXPECT_LE(product_errors(a, b).deviation, 8e-5 * std::sqrt(static_cast<double>(ld) / 128)) << ld;
   }
 }
 
 TEST_F(TileCodes, SumsDoNotOverflow) {
   for (const int64_t ld : {64, 128, 576, 2048}) {
     const size_t n = static_cast<size_t>(16 * ld);
-    EXPECT_LE(errors_of(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f)).worst, 1e-4) << ld;
-    EXPECT_LE(errors_of(std::vector<float>(n, 0.5f), std::vector<float>(n, 0.5f)).worst, 1e-4) << ld;
+    EXPECT_LE(product_errors(std::vector<float>(n, 7.25f), std::vector<float>(n, -3.5f)).worst, 1e-4) << ld;
+    EXPECT_LE(product_errors(std::vector<float>(n, 0.5f), std::vector<float>(n, 0.5f)).worst, 1e-4) << ld;
   }
 }
 

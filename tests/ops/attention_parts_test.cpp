@@ -12,7 +12,7 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-struct Case {
+struct PartsCase {
   int64_t n_head = 4, n_head_kv = 2, head_dim_k = 32, head_dim_v = 32, block_size = 8;
   DType dtype = DType::F16;
   int64_t window = 0;
@@ -24,9 +24,9 @@ struct Case {
 };
 
 // The whole cache as layer 0; a copy of its hot part as layer 1, in other blocks.
-class Scene {
+class PartsScene {
  public:
-  Scene(Random& random, const Case& c) : case_(c), bench_(shape(c)) {
+  PartsScene(Random& random, const PartsCase& c) : case_(c), bench_(shape(c)) {
     AttentionParams op{c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v, 0.3f, c.softcap, c.window};
     op.values_in_keys = c.values_in_keys;
     const Weight* sinks = c.sinks ? bench_.weight(random.normals(c.n_head, 2.0f)) : nullptr;
@@ -102,10 +102,10 @@ class Scene {
   int64_t n_blocks(int64_t length) const { return (length + case_.block_size - 1) / case_.block_size; }
 
  private:
-  static int64_t max_blocks(const Case& c) {
+  static int64_t max_blocks(const PartsCase& c) {
     return *std::max_element(c.lengths.begin(), c.lengths.end()) / c.block_size + 2;
   }
-  static ShapeClass shape(const Case& c) {
+  static ShapeClass shape(const PartsCase& c) {
     const auto n = static_cast<int64_t>(c.lengths.size());
     ShapeClass shape{c.n_tokens * n, 1, n, max_blocks(c)};
     shape.max_hot_blocks = max_blocks(c);
@@ -164,14 +164,14 @@ class Scene {
     }
   }
 
-  const Case case_;
+  const PartsCase case_;
   OpBench bench_;
   std::vector<std::vector<std::byte>> whole_pools_, hot_pools_;
   TensorId q_, whole_, cold_, hot_, merged_;
 };
 
-void expect_near(const std::vector<float>& got, const std::vector<float>& want, const std::string& what,
-                 double tolerance) {
+void expect_within(const std::vector<float>& got, const std::vector<float>& want, const std::string& what,
+                   double tolerance) {
   float worst = 0, largest = 0.1f;
   for (size_t i = 0; i < want.size(); ++i) {
     ASSERT_TRUE(std::isfinite(got[i])) << what << " at " << i;
@@ -182,8 +182,8 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 }
 
 // Every split point of the first sequence, random ones of the others.
-void check_every_split(Random& random, const Case& c, const std::string& what) {
-  Scene scene(random, c);
+void check_every_split(Random& random, const PartsCase& c, const std::string& what) {
+  PartsScene scene(random, c);
   for (Isa isa : supported_isas()) {
     const std::vector<float> whole = scene.run_whole(isa);
     AttentionCall call;
@@ -197,7 +197,7 @@ void check_every_split(Random& random, const Case& c, const std::string& what) {
       const std::string name =
           what + " " + std::string(isa_name(isa)) + " from block " + std::to_string(first);
       const std::vector<float> one = scene.run_split(random, split, isa, 1);
-      expect_near(one, whole, name, tolerance);
+      expect_within(one, whole, name, tolerance);
       EXPECT_EQ(scene.run_split(random, split, isa, 3), one) << name;
     }
   }
@@ -206,7 +206,7 @@ void check_every_split(Random& random, const Case& c, const std::string& what) {
 TEST(AttentionParts, MergeToTheWholeWithEveryCacheType) {
   Random random;
   for (DType dtype : kCacheDTypes) {
-    Case c;
+    PartsCase c;
     c.dtype = dtype;
     for (int64_t n_tokens : {1, 5}) {
       c.n_tokens = n_tokens;
@@ -220,7 +220,7 @@ TEST(AttentionParts, MergeToTheWholeWithWindowsSinksAndSoftcap) {
   for (int64_t window : {0, 1, 7, 8, 9, 30, 1000}) {
     for (float softcap : {0.0f, 2.0f}) {
       for (bool sinks : {false, true}) {
-        Case c;
+        PartsCase c;
         c.window = window;
         c.softcap = softcap;
         c.sinks = sinks;
@@ -236,7 +236,7 @@ TEST(AttentionParts, MergeToTheWholeForAnySizes) {
   Random random;
   const int64_t dims[] = {8, 24, 64, 80, 128};
   for (int i = 0; i < 12; ++i) {
-    Case c;
+    PartsCase c;
     c.n_head_kv = 1 + random.below(3);
     c.n_head = c.n_head_kv * (1 + random.below(9));
     c.head_dim_k = dims[random.below(5)];
@@ -256,7 +256,7 @@ TEST(AttentionParts, MergeToTheWholeWithValuesInKeys) {
   Random random;
   for (DType dtype : {DType::F32, DType::F16, DType::Q8_0}) {
     for (int64_t window : {0, 9, 40}) {
-      Case c;
+      PartsCase c;
       c.values_in_keys = true;
       c.dtype = dtype;
       c.n_head = 1 + random.below(20);
@@ -276,7 +276,7 @@ TEST(AttentionParts, MergeToTheWholeWithValuesInKeys) {
 // Long enough that both parts are divided into chunks.
 TEST(AttentionParts, MergeToTheWholeWhenLong) {
   Random random;
-  Case c;
+  PartsCase c;
   c.block_size = 64;
   c.lengths = {1500 + random.below(64)};
   c.n_head = 2;
@@ -286,16 +286,16 @@ TEST(AttentionParts, MergeToTheWholeWhenLong) {
 
 TEST(AttentionParts, AnEmptyPartHasMinusInfinity) {
   Random random;
-  Case c;
+  PartsCase c;
   c.lengths = {60};
-  Scene scene(random, c);
+  PartsScene scene(random, c);
   for (Isa isa : supported_isas()) {
     scene.run_split(random, {0}, isa, 1);
     for (float x : scene.cold_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);
   }
   c.window = 12;
   c.n_tokens = 4;
-  Scene windowed(random, c);
+  PartsScene windowed(random, c);
   for (Isa isa : supported_isas()) {
     windowed.run_split(random, {5}, isa, 1);  // 40 of 60: the windows begin at 45 and later
     for (float x : windowed.cold_logarithms()) EXPECT_EQ(x, -INFINITY) << isa_name(isa);

@@ -12,7 +12,7 @@ using test::OpBench;
 using test::Random;
 
 // A cache of one layer with random rows, several sequences with shuffled blocks, and queries on it.
-struct Case {
+struct AttentionCase {
   int64_t n_head = 1, n_head_kv = 1, head_dim_k = 64, head_dim_v = 64, block_size = 16;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   int64_t window = 0;
@@ -50,9 +50,9 @@ struct Pool {
   }
 };
 
-class Scene {
+class AttentionScene {
  public:
-  Scene(Random& random, const Case& c)
+  AttentionScene(Random& random, const AttentionCase& c)
       : case_(c),
         bench(shape_of(c)),
         k(pool(random, c, c.k_dtype, c.head_dim_k)),
@@ -141,7 +141,7 @@ class Scene {
     EXPECT_LE(worst, tolerance * std::max(scale_of_y, 0.1)) << what;
   }
 
-  const Case case_;
+  const AttentionCase case_;
   OpBench bench;
   Pool k, v;
   TensorId q_id, y_id;
@@ -150,18 +150,18 @@ class Scene {
   std::vector<int32_t> positions, sequences, table;
 
  private:
-  static int64_t max_blocks(const Case& c) {
+  static int64_t max_blocks(const AttentionCase& c) {
     return *std::max_element(c.lengths.begin(), c.lengths.end()) / c.block_size + 2;
   }
-  static int64_t n_blocks(const Case& c) {
+  static int64_t n_blocks(const AttentionCase& c) {
     return max_blocks(c) * static_cast<int64_t>(c.lengths.size()) + 3;
   }
-  static ShapeClass shape_of(const Case& c) {
+  static ShapeClass shape_of(const AttentionCase& c) {
     int64_t n = c.tokens.empty() ? static_cast<int64_t>(c.lengths.size()) : 0;
     for (const auto& t : c.tokens) n += static_cast<int64_t>(t.size());
     return {n, 1, static_cast<int64_t>(c.lengths.size()), max_blocks(c)};
   }
-  static Pool pool(Random& random, const Case& c, DType dtype, int64_t dim) {
+  static Pool pool(Random& random, const AttentionCase& c, DType dtype, int64_t dim) {
     return Pool(random, dtype, dim, n_blocks(c) * c.n_head_kv * c.block_size);
   }
 
@@ -214,8 +214,8 @@ std::vector<int32_t> range(int32_t first, int32_t last) {
   return r;
 }
 
-void check_all_isas(Random& random, const Case& c, const std::string& what) {
-  Scene scene(random, c);
+void check_all_isas(Random& random, const AttentionCase& c, const std::string& what) {
+  AttentionScene scene(random, c);
   for (Isa isa : supported_isas()) {
     const std::string name = what + " " + std::string(isa_name(isa));
     const std::vector<float> one = scene.run(isa, 1);
@@ -239,7 +239,7 @@ TEST(Attention, EveryPairOfCacheDTypes) {
   Random random;
   for (DType k : kCacheDTypes) {
     for (DType v : kCacheDTypes) {
-      Case c;
+      AttentionCase c;
       c.n_head = 4;
       c.n_head_kv = 2;
       c.k_dtype = k;
@@ -258,7 +258,7 @@ TEST(Attention, EveryHeadSize) {
   Random random;
   for (int64_t hd_k : {8, 64, 80, 96, 128, 256, 24, 17}) {
     for (int64_t hd_v : {hd_k, hd_k == 8 ? int64_t{40} : hd_k / 2}) {
-      Case c;
+      AttentionCase c;
       c.n_head = 2;
       c.n_head_kv = 1;
       c.head_dim_k = hd_k;
@@ -276,7 +276,7 @@ TEST(Attention, EveryHeadSize) {
 TEST(Attention, EveryGroupOfQueryHeads) {
   Random random;
   for (int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 71}) {
-    Case c;
+    AttentionCase c;
     c.n_head = 2 * group;
     c.n_head_kv = 2;
     c.head_dim_k = c.head_dim_v = 32;
@@ -293,7 +293,7 @@ TEST(Attention, FewQueriesOfAnySizes) {
   const DType floats[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0};
   const DType coded[] = {DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0, DType::IQ4_NL};
   for (int i = 0; i < 120; ++i) {
-    Case c;
+    AttentionCase c;
     c.n_head_kv = 1 + random.below(2);
     const int64_t group = 1 + i / 2 % 9;
     c.n_head = group * c.n_head_kv;
@@ -320,7 +320,7 @@ TEST(Attention, WindowSoftcapAndSinks) {
   Random random;
   for (int64_t window : {0, 1, 5, 16, 64, 100, 1000}) {
     for (float softcap : {0.0f, 3.0f}) {
-      Case c;
+      AttentionCase c;
       c.n_head = 4;
       c.n_head_kv = 2;
       c.window = window;
@@ -350,7 +350,7 @@ TEST(Attention, ValuesInKeys) {
                             {2, 288, 256}}) {
     for (DType dtype : kCacheDTypes) {
       if (size.hd_k % dtype_info(dtype).block_elements != 0) continue;
-      Case c;
+      AttentionCase c;
       c.values_in_keys = true;
       c.n_head = size.n_head;
       c.head_dim_k = size.hd_k;
@@ -366,7 +366,7 @@ TEST(Attention, ValuesInKeys) {
       check_all_isas(random, c, what + " prefill");
     }
   }
-  Case c;
+  AttentionCase c;
   c.values_in_keys = true;
   c.n_head = 4;
   c.head_dim_k = 96;
@@ -381,7 +381,7 @@ TEST(Attention, ValuesInKeys) {
 TEST(Attention, UnevenBlocksAndLengths) {
   Random random;
   for (int64_t block_size : {1, 3, 10, 32, 64, 100, 256}) {
-    Case c;
+    AttentionCase c;
     c.n_head = 3;
     c.n_head_kv = 1;
     c.head_dim_k = c.head_dim_v = 16;
@@ -398,7 +398,7 @@ TEST(Attention, UnevenBlocksAndLengths) {
 TEST(Attention, LongContextsAreSplitAndMerged) {
   Random random;
   for (int64_t n_head : {1, 8}) {
-    Case c;
+    AttentionCase c;
     c.n_head = n_head;
     c.n_head_kv = 1;
     c.lengths = {2000 + random.below(200)};
@@ -430,7 +430,7 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
   const DType dtypes[] = {DType::F16, DType::BF16, DType::F32};
   const int64_t dims[] = {16, 48, 64, 128, 272}, blocks[] = {16, 32, 48, 64};
   for (int round = 0; round < 10; ++round) {
-    Case c;
+    AttentionCase c;
     c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
     c.n_head = c.n_head_kv * (1 + random.below(4));
     c.head_dim_k = round == 0 ? 16 : dims[random.below(5)];
@@ -452,7 +452,7 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
 TEST(Attention, ALongTextAmongManyShortOnes) {
   Random random;
   for (const DType dtype : {DType::F16, DType::Q8_0}) {
-    Case c;
+    AttentionCase c;
     c.n_head = 4;
     c.n_head_kv = 2;
     c.k_dtype = c.v_dtype = dtype;
@@ -470,7 +470,7 @@ TEST(Attention, ALongTextAmongManyShortOnes) {
 
 TEST(Attention, AWholePrompt) {
   Random random;
-  Case c;
+  AttentionCase c;
   c.n_head = 8;
   c.n_head_kv = 2;
   c.head_dim_k = c.head_dim_v = 32;
@@ -484,11 +484,11 @@ TEST(Attention, AWholePrompt) {
 TEST(Attention, LargeScores) {
   Random random;
   for (int n_head : {1, 16}) {
-    Case c;
+    AttentionCase c;
     c.n_head = n_head;
     c.k_dtype = c.v_dtype = DType::F32;
     c.lengths = {500};
-    Scene scene(random, c);
+    AttentionScene scene(random, c);
     for (float& x : scene.q) x *= 40.0f;
     std::copy(scene.q.begin(), scene.q.end(), scene.bench.data(scene.q_id));
     for (Isa isa : supported_isas()) scene.check(scene.run(isa, 2), std::string(isa_name(isa)), 1e-4);
@@ -499,12 +499,12 @@ TEST(Attention, LargeScores) {
 // of bf16, whose error would be 0.1. Those of integers of 16 bits have an error of 6e-3 (one deviation).
 TEST(Attention, LargeScoresOfManyQueries) {
   Random random;
-  Case c;
+  AttentionCase c;
   c.n_head = 4;
   c.head_dim_k = 128;
   c.lengths = {500};
   c.tokens = {range(470, 500)};
-  Scene scene(random, c);
+  AttentionScene scene(random, c);
   for (float& x : scene.q) x *= 40.0f;
   std::copy(scene.q.begin(), scene.q.end(), scene.bench.data(scene.q_id));
   for (Isa isa : supported_isas()) {
@@ -515,11 +515,11 @@ TEST(Attention, LargeScoresOfManyQueries) {
 TEST(Attention, NaNReachesTheResultAndOnlyItsRow) {
   Random random;
   for (int64_t n_tokens : {2, 40}) {
-    Case c;
+    AttentionCase c;
     c.n_head = c.n_head_kv = 1;
     c.lengths = {50};
     c.tokens = {range(50 - static_cast<int32_t>(n_tokens), 50)};
-    Scene scene(random, c);
+    AttentionScene scene(random, c);
     scene.bench.data(scene.q_id)[64 + 3] = std::nanf("");
     for (Isa isa : supported_isas()) {
       const std::vector<float> y = scene.run(isa, 1);

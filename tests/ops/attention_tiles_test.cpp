@@ -36,7 +36,7 @@ Tokens random_tokens(Random& random, int64_t max_tokens, int64_t max_positions) 
   return tokens;
 }
 
-void check(Random& random) {
+void check_tiles(Random& random) {
   AttentionParams op;
   op.n_head_kv = 1 + random.below(8);
   op.n_head = op.n_head_kv * (1 + random.below(random.below(4) == 0 ? 150 : 9));
@@ -107,7 +107,7 @@ void check(Random& random) {
 
 TEST(AttentionTiles, CoverEverythingOnceAndFit) {
   Random random;
-  for (int i = 0; i < 3000 && !HasFatalFailure(); ++i) check(random);
+  for (int i = 0; i < 3000 && !HasFatalFailure(); ++i) check_tiles(random);
 }
 
 TEST(AttentionTiles, DecodeIsSplitAndPrefillIsNot) {

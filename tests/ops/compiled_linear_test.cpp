@@ -94,7 +94,7 @@ std::vector<float> product(const float* x, const TestWeight& w, int64_t n) {
   return y;
 }
 
-void fill(float* to, int64_t n, std::mt19937& rng) {
+void fill_normal(float* to, int64_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < n; ++i) to[i] = normal(rng);
 }
@@ -120,8 +120,8 @@ TEST_P(CompiledOps, LinearGroupSharesInputAndNotEncoding) {
   const TensorId yv = b.linear(x, &v.weight, &bias.weight), yf = b.linear(x, &f.weight);
   const Graph graph = b.finish(b.linear(b.gather_outputs(yq), &output.weight));
   OpRunner runner(graph);
-  fill(runner.values(x), kMax * k, rng);
-  fill(runner.values(residual), kMax * 96, rng);
+  fill_normal(runner.values(x), kMax * k, rng);
+  fill_normal(runner.values(residual), kMax * 96, rng);
 
   const std::vector<int32_t> nodes{2, 3, 4, 5};
   for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{14}, kMax}) {
@@ -172,7 +172,7 @@ TEST_P(CompiledOps, ManyThreadsDivideRowsAndTokens) {
     const TensorId h = b.glu(x, Activation::silu, &a.weight, &up.weight);
     const Graph graph = b.finish(b.gather_outputs(h));
     OpRunner runner(graph);
-    fill(runner.values(x), kMax * k, rng);
+    fill_normal(runner.values(x), kMax * k, rng);
     const int64_t n = any_tokens(rng);
     SCOPED_TRACE(format("{} tokens, {}, {}, {} rows", n, a.weight.n_rows, c.weight.n_rows, f.weight.n_rows));
     const Kernels& table_of_kernels = kernels(GetParam());
@@ -204,7 +204,7 @@ TEST_P(CompiledOps, GluIsTheGatedProduct) {
     const TensorId y = b.glu(x, Activation::silu, &gate.weight, &up.weight, nullptr, &up_bias.weight);
     const Graph graph = b.finish(b.gather_outputs(y));
     OpRunner runner(graph);
-    fill(runner.values(x), kMax * k, rng);
+    fill_normal(runner.values(x), kMax * k, rng);
     for (int64_t n : {int64_t{1}, int64_t{3}, kMax}) {
       SCOPED_TRACE(n);
       std::vector<float> first;
@@ -254,7 +254,7 @@ TEST_P(CompiledOps, HeadLinearMultipliesEachHead) {
     const Graph graph = b.finish(b.gather_outputs(y));
     ASSERT_EQ(graph.tensor(y).n_cols, s.n_head * y_cols);
     OpRunner runner(graph);
-    fill(runner.values(x), kMax * s.n_head * x_cols, rng);
+    fill_normal(runner.values(x), kMax * s.n_head * x_cols, rng);
     for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{7}, int64_t{40}, kMax}) {
       SCOPED_TRACE(
           format("{} heads of {}x{}+{} {}, {} tokens", s.n_head, s.m, s.k, s.n_kept, dtype_name(s.dtype), n));

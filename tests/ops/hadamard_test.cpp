@@ -23,7 +23,7 @@ TEST(Hadamard, WidthsDivideTheHead) {
 }
 
 // Element (i, j) is -1 to the number of bits that i and j share, over the square root of the width.
-std::vector<double> product(const std::vector<float>& x, int64_t width) {
+std::vector<double> times_matrix(const std::vector<float>& x, int64_t width) {
   std::vector<double> y(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
     const size_t run = i / static_cast<size_t>(width) * static_cast<size_t>(width);
@@ -40,7 +40,7 @@ TEST(Hadamard, EveryIsaGivesTheProductWithTheMatrix) {
   for (int64_t width = kMinHadamard; width <= kMaxHadamard; width *= 2) {
     for (const int64_t n_runs : {1, 3}) {
       const std::vector<float> x = random.normals(width * n_runs);
-      const std::vector<double> wanted = product(x, width);
+      const std::vector<double> wanted = times_matrix(x, width);
       std::vector<float> reference = x;
       hadamard(reference.data(), width, width * n_runs);
       for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(reference[i], wanted[i], 4e-6) << width << " " << i;

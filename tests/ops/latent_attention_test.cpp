@@ -13,7 +13,7 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-struct Case {
+struct LatentCase {
   LatentAttentionParams op{.n_head = 3, .rank = 32, .n_rot = 8, .key = 24, .value = 20, .scale = 0.2f};
   DType cache = DType::F32, weights = DType::F32;
   int64_t block_size = 16;
@@ -21,9 +21,9 @@ struct Case {
 };
 
 // Random weights and rows of a cache, and a step of the tokens after them.
-class Scene {
+class LatentScene {
  public:
-  Scene(Random& random, const Case& c)
+  LatentScene(Random& random, const LatentCase& c)
       : case_(c), bench_(shape_of(c)), q_(random.normals(shape_of(c).max_tokens * c.op.n_head * c.op.key)) {
     const LatentAttentionParams& op = c.op;
     k_up_ = matrix(random, op.rank, op.key - op.n_rot);
@@ -84,12 +84,12 @@ class Scene {
     std::vector<float> values;
   };
 
-  static int64_t max_blocks(const Case& c) {
+  static int64_t max_blocks(const LatentCase& c) {
     int64_t most = 0;
     for (const SequenceStep& s : c.sequences) most = std::max(most, s.n_past + s.n_tokens);
     return most / c.block_size + 2;
   }
-  static ShapeClass shape_of(const Case& c) {
+  static ShapeClass shape_of(const LatentCase& c) {
     ShapeClass shape{0, 1, static_cast<int64_t>(c.sequences.size()), max_blocks(c)};
     for (const SequenceStep& s : c.sequences) shape.max_tokens += s.n_tokens;
     return shape;
@@ -192,7 +192,7 @@ class Scene {
     for (int64_t d = 0; d < op.value; ++d) y[d] /= total;
   }
 
-  const Case case_;
+  const LatentCase case_;
   OpBench bench_;
   std::vector<float> q_;
   Matrix k_up_, v_up_;
@@ -204,7 +204,7 @@ class Scene {
 };
 
 // Rows of F16 round keys and values; products with blocks round activations to 8 bits; AMX and AVX-512 BF16 round to BF16.
-double tolerance(const Case& c, Isa isa) {
+double tolerance(const LatentCase& c, Isa isa) {
   if (c.weights != DType::F32 && c.weights != DType::F16 && c.weights != DType::BF16) return 2e-2;
   if (isa >= Isa::avx512_bf16 || c.cache == DType::BF16 || c.weights == DType::BF16) return 1e-2;
   return c.cache == DType::F32 && c.weights == DType::F32 ? 1e-5 : 2e-3;
@@ -212,11 +212,11 @@ double tolerance(const Case& c, Isa isa) {
 
 constexpr LatentForm kForms[] = {LatentForm::absorbed, LatentForm::expanded, LatentForm::cheaper};
 
-void check_all_isas(Random& random, Case c, const std::string& what,
-                    std::span<const LatentForm> forms = kForms) {
+void check_forms(Random& random, LatentCase c, const std::string& what,
+                 std::span<const LatentForm> forms = kForms) {
   for (const LatentForm form : forms) {
     c.op.form = form;
-    Scene scene(random, c);
+    LatentScene scene(random, c);
     for (Isa isa : supported_isas()) {
       const std::string name = format("{} form {} {}", what, static_cast<int>(form), isa_name(isa));
       const std::vector<float> one = scene.run(isa, 1);
@@ -233,32 +233,32 @@ void check_all_isas(Random& random, Case c, const std::string& what,
 TEST(LatentAttention, EveryCacheDType) {
   Random random;
   for (DType dtype : kCacheDTypes) {
-    Case c;
+    LatentCase c;
     c.op.n_rot = 32;
     c.op.key = 56;
     c.cache = dtype;
     c.block_size = 1 + random.below(40);
     c.sequences = {{30 + random.below(20), random.below(100)}};
-    check_all_isas(random, c, std::string(dtype_name(dtype)));
+    check_forms(random, c, std::string(dtype_name(dtype)));
   }
 }
 
 TEST(LatentAttention, EveryKindOfWeight) {
   Random random;
   for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q5_1}) {
-    Case c;
+    LatentCase c;
     c.op = {.n_head = 2, .rank = 64, .n_rot = 16, .key = 48, .value = 40, .scale = 0.1f};
     c.cache = DType::F16;
     c.weights = dtype;
     c.sequences = {{70, 5}};
-    check_all_isas(random, c, std::string(dtype_name(dtype)));
+    check_forms(random, c, std::string(dtype_name(dtype)));
   }
 }
 
 TEST(LatentAttention, SizesOfAllKinds) {
   Random random;
   for (int i = 0; i < 12; ++i) {
-    Case c;
+    LatentCase c;
     c.op.n_head = 1 + random.below(7);
     c.op.rank = 1 + random.below(90);
     c.op.n_rot = 1 + random.below(30);
@@ -272,9 +272,9 @@ TEST(LatentAttention, SizesOfAllKinds) {
     c.sequences.clear();
     for (int64_t s = random.below(4); s >= 0; --s)
       c.sequences.push_back({1 + random.below(90), random.below(3) * random.below(150)});
-    check_all_isas(random, c,
-                   format("{} heads, rank {}, {} rotated, {} and {}, window {}", c.op.n_head, c.op.rank,
-                          c.op.n_rot, c.op.key, c.op.value, c.op.window));
+    check_forms(random, c,
+                format("{} heads, rank {}, {} rotated, {} and {}, window {}", c.op.n_head, c.op.rank,
+                       c.op.n_rot, c.op.key, c.op.value, c.op.window));
   }
 }
 
@@ -282,15 +282,15 @@ TEST(LatentAttention, SizesOfAllKinds) {
 // last.
 TEST(LatentAttention, ChunksOfPositions) {
   Random random;
-  Case c;
+  LatentCase c;
   c.op = {.n_head = 26, .rank = 8, .n_rot = 64, .key = 192, .value = 128, .scale = 0.05f};
   c.cache = DType::F16;
   c.block_size = 32;
   c.sequences = {{12, 505}};
-  check_all_isas(random, c, "without a window", std::span(kForms).subspan(1, 1));
+  check_forms(random, c, "without a window", std::span(kForms).subspan(1, 1));
   c.op.window = 100;
   c.sequences = {{70, 240}};
-  check_all_isas(random, c, "with a window", std::span(kForms).subspan(1, 1));
+  check_forms(random, c, "with a window", std::span(kForms).subspan(1, 1));
 }
 
 // Either form leaves its own rounding in the result, which shows which one ran: equal bits if it ran for as many tokens at once,
@@ -300,12 +300,12 @@ TEST(LatentAttention, TakesTheCheaperFormForEachSequence) {
   std::vector<Isa> isas = supported_isas();
   std::erase(isas, Isa::avx512_amx);
   Random random;
-  Case c;
+  LatentCase c;
   c.op = {.n_head = 2, .rank = 256, .n_rot = 16, .key = 48, .value = 32, .scale = 0.1f};
   c.cache = DType::F16;
   c.weights = DType::Q8_0;
   c.sequences = {{1, 50}, {60, 0}, {2, 300}, {40, 300}, {1, 0}};
-  Scene scene(random, c);
+  LatentScene scene(random, c);
   const auto run = [&](LatentForm form, bool known) {
     scene.set_form(form);
     return scene.run(isas.back(), 2, known);

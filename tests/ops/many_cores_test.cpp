@@ -19,7 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kThreads = 64;
-constexpr int64_t kEmbd = 4096, kKv = 1024, kHidden = 14336;
 
 NodeShares two_sockets() {
   std::vector<int> first(32), second(32);
@@ -55,9 +54,9 @@ void take_time(const LinearCall& call, int64_t row0, int64_t row1, std::byte*) {
 }
 
 // The matrices' addresses are never read.
-class Layer {
+class LargeLayer {
  public:
-  Layer() {
+  LargeLayer() {
     GraphBuilder b(ShapeClass{});
     const Weight* table = f32(1, kEmbd);
     const TensorId x = b.embed(table);
@@ -130,6 +129,8 @@ class Layer {
   uint64_t n_weight_bytes() const { return n_weight_bytes_; }
 
  private:
+  static constexpr int64_t kEmbd = 4096, kKv = 1024, kHidden = 14336;
+
   const Weight* f32(int64_t rows, int64_t columns) {
     memory_.emplace_back(static_cast<size_t>(rows * columns) * sizeof(float));
     return &weights_.emplace_back(Weight{"f", DType::F32, 1, rows, columns, memory_.back().data()});
@@ -152,20 +153,20 @@ class Layer {
 };
 
 TEST(ManyCores, ThreadsReadTheRowsOfTheirNode) {
-  Layer layer;
+  LargeLayer layer;
   constexpr int kLayers = 3;
   // A busy machine holds threads up, and others then do their work: the best of a few runs.
-  Layer::Counts ours, alternating;
+  LargeLayer::Counts ours, alternating;
   ours.far_share = alternating.far_share = 1;
   for (int i = 0; i < 8 && (i < 2 || ours.far_share > 0.05); ++i) {
-    const Layer::Counts a = layer.run(Binding::in_order, two_sockets(), kLayers);
-    const Layer::Counts b = layer.run(Binding::round_robin, {}, kLayers);
+    const LargeLayer::Counts a = layer.run(Binding::in_order, two_sockets(), kLayers);
+    const LargeLayer::Counts b = layer.run(Binding::round_robin, {}, kLayers);
     if (a.far_share < ours.far_share) ours = a;
     if (b.far_share < alternating.far_share) alternating = b;
   }
   printf("%d threads, two nodes, %.1f MB of weights a layer\n", kThreads,
          static_cast<double>(layer.n_weight_bytes()) / 1e6);
-  const auto print = [](const char* name, const Layer::Counts& c) {
+  const auto print = [](const char* name, const LargeLayer::Counts& c) {
     printf(
         "%s %4.1f%% from the other node, %u barriers, %lu items taken from others, %lu claims tried again, "
         "%lu writes to "

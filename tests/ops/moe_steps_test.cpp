@@ -50,12 +50,12 @@ struct Experts {
   }
 };
 
-struct Tokens {
+struct MoeInputs {
   std::vector<float> x, residual, route;  // [n, kEmbd] twice, [n, 2 * n_used]
 };
 
-Tokens random_tokens(int64_t n, const Experts& e, std::mt19937& rng) {
-  Tokens t{random_floats(n * kEmbd, rng), random_floats(n * kEmbd, rng), {}};
+MoeInputs random_inputs(int64_t n, const Experts& e, std::mt19937& rng) {
+  MoeInputs t{random_floats(n * kEmbd, rng), random_floats(n * kEmbd, rng), {}};
   std::vector<int32_t> ids(static_cast<size_t>(e.n_expert));
   std::iota(ids.begin(), ids.end(), 0);
   std::uniform_real_distribution<float> weight(0.1f, 1.0f);
@@ -72,7 +72,7 @@ Tokens random_tokens(int64_t n, const Experts& e, std::mt19937& rng) {
 using Observed = std::map<std::pair<std::string, int64_t>, double>;
 
 // Runs the tokens in steps of n; returns [all tokens, kEmbd].
-std::vector<float> run(const Experts& e, const Tokens& tokens, int64_t n, Isa isa, int n_threads,
+std::vector<float> run(const Experts& e, const MoeInputs& tokens, int64_t n, Isa isa, int n_threads,
                        Observed* observed = nullptr) {
   ShapeClass shape;
   shape.max_tokens = n;
@@ -130,7 +130,7 @@ TEST_P(MoeSteps, EqualOneByOne) {
   for (const auto& [n, n_expert, n_used] :
        {Case{2, 40, 3}, {5, 40, 3}, {9, 4, 2}, {45, 40, 3}, {130, 4, 2}, {50, 6, 6}}) {
     const Experts e(GetParam(), n_expert, n_used, rng);
-    const Tokens tokens = random_tokens(n, e, rng);
+    const MoeInputs tokens = random_inputs(n, e, rng);
     for (const Isa isa : supported_isas()) {
       SCOPED_TRACE(std::string(isa_name(isa)) + ", tokens " + std::to_string(n) + ", experts " +
                    std::to_string(n_expert));
@@ -152,7 +152,7 @@ TEST_P(MoeSteps, PairsThatTheRouteLeavesOut) {
   for (const int64_t n_used : {1, 3, 6}) {
     const Experts e(GetParam(), 20, n_used, rng);
     const int64_t n_tokens = 60;
-    Tokens without = random_tokens(n_tokens, e, rng), zero = without;
+    MoeInputs without = random_inputs(n_tokens, e, rng), zero = without;
     for (int64_t t = 0; t < n_tokens; ++t) {
       for (int64_t i = 0; i < n_used; ++i) {
         if (t % 7 != 3 && rng() % 2 == 0) continue;
@@ -179,7 +179,7 @@ TEST_P(MoeSteps, ReportTheSameInputs) {
   std::mt19937 rng(std::random_device{}());
   const Experts e(GetParam(), 10, 3, rng);
   for (const int64_t n : {7, 100}) {  // sorted by every worker, and by one
-    const Tokens tokens = random_tokens(n, e, rng);
+    const MoeInputs tokens = random_inputs(n, e, rng);
     Observed one, several;
     run(e, tokens, 1, Isa::scalar, 2, &one);
     run(e, tokens, n, Isa::scalar, 2, &several);

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-struct Case {
+struct MoeCase {
   int64_t n, n_embd, n_ff;
   MoeRouteParams route;
   bool bias, residual;
@@ -20,7 +20,7 @@ struct Case {
   bool one_matrix = false;  // with gate and up of each expert; without biases
 };
 
-std::vector<float> random_floats(std::mt19937& rng, int64_t n, float scale) {
+std::vector<float> normal_floats(std::mt19937& rng, int64_t n, float scale) {
   std::normal_distribution<float> normal(0.0f, scale);
   std::vector<float> v(static_cast<size_t>(n));
   for (float& x : v) x = normal(rng);
@@ -88,18 +88,18 @@ std::vector<std::pair<int32_t, double>> reference_route(const MoeRouteParams& op
 
 enum class Gates { present, absent };
 
-void check(const Case& c, unsigned seed, Gates gates = Gates::present) {
+void check_moe(const MoeCase& c, unsigned seed, Gates gates = Gates::present) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", n " + std::to_string(c.n));
   std::mt19937 rng(seed);
   const int64_t E = c.route.n_expert, k = c.n_embd, m = c.n_ff;
-  const auto x = random_floats(rng, c.n * k, 1), logits = random_floats(rng, c.n * E, 2),
-             bias = random_floats(rng, E, 0.2f), own_scale = random_floats(rng, E, 1);
-  const auto residual = random_floats(rng, c.n * k, 1);
-  const auto gate_bias = random_floats(rng, E * m, 1), up_bias = random_floats(rng, E * m, 1),
-             down_bias = random_floats(rng, E * k, 1);
+  const auto x = normal_floats(rng, c.n * k, 1), logits = normal_floats(rng, c.n * E, 2),
+             bias = normal_floats(rng, E, 0.2f), own_scale = normal_floats(rng, E, 1);
+  const auto residual = normal_floats(rng, c.n * k, 1);
+  const auto gate_bias = normal_floats(rng, E * m, 1), up_bias = normal_floats(rng, E * m, 1),
+             down_bias = normal_floats(rng, E * k, 1);
   const float s = 1 / std::sqrt(static_cast<float>(k));
-  const auto gate = random_floats(rng, E * m * k, s), up = random_floats(rng, E * m * k, s),
-             down = random_floats(rng, E * k * m, s);
+  const auto gate = normal_floats(rng, E * m * k, s), up = normal_floats(rng, E * m * k, s),
+             down = normal_floats(rng, E * k * m, s);
   const Weight w_gate = f32_weight("gate", gate, E, m, k), w_up = f32_weight("up", up, E, m, k),
                w_down = f32_weight("down", down, E, k, m);
   std::vector<float> gate_up;  // of each expert, the rows of both
@@ -193,13 +193,14 @@ TEST(MoeOps, AgreeWithPlainArithmetic) {
   MoeRouteParams by_best{12, 3, MoeScoring::softmax, false, 16.0f, 4, 2, MoeGroupRank::best};
   MoeRouteParams raw{5, 5, MoeScoring::softmax, false};
   MoeRouteParams one{3, 1};
-  for (const Case& c : {Case{1, 32, 48, plain, false, true}, Case{2, 24, 70, sigmoid, true, false},
-                        Case{37, 40, 65, sigmoid, true, true}, Case{9, 16, 129, raw, false, false},
-                        Case{41, 24, 33, by_best, false, true}, Case{70, 32, 40, plain, true, true},
-                        Case{5, 24, 33, plain, false, true, true},
-                        Case{34, 8, 16, sigmoid, true, false, true}, Case{33, 8, 8, one, false, true}}) {
-    check(c, std::random_device{}());
-    check(c, std::random_device{}(), Gates::absent);
+  for (const MoeCase& c :
+       {MoeCase{1, 32, 48, plain, false, true}, MoeCase{2, 24, 70, sigmoid, true, false},
+        MoeCase{37, 40, 65, sigmoid, true, true}, MoeCase{9, 16, 129, raw, false, false},
+        MoeCase{41, 24, 33, by_best, false, true}, MoeCase{70, 32, 40, plain, true, true},
+        MoeCase{5, 24, 33, plain, false, true, true}, MoeCase{34, 8, 16, sigmoid, true, false, true},
+        MoeCase{33, 8, 8, one, false, true}}) {
+    check_moe(c, std::random_device{}());
+    check_moe(c, std::random_device{}(), Gates::absent);
   }
 }
 

@@ -95,7 +95,7 @@ std::vector<double> rotated(const RopeParams& op, const std::vector<float>& fact
   return y;
 }
 
-void check(Random& random, RopeParams op, const std::vector<float>& factors, int64_t n) {
+void check_rope(Random& random, RopeParams op, const std::vector<float>& factors, int64_t n) {
   const int64_t n_cols = op.n_head * op.head_dim;
   OpBench bench({n, 1, 1, 1});
   const TensorId x = bench.activation(n_cols);
@@ -142,11 +142,11 @@ TEST(Rope, BothStylesAndAwkwardSizes) {
   for (RopeStyle style : {RopeStyle::pair, RopeStyle::half}) {
     for (int64_t head_dim : {8, 18, 64, 80, 96, 128}) {
       for (int64_t n_rot : {int64_t{2}, head_dim / 4 * 2, head_dim}) {
-        check(random, rope_op(style, 3, head_dim, n_rot), {}, 1 + random.below(40));
+        check_rope(random, rope_op(style, 3, head_dim, n_rot), {}, 1 + random.below(40));
         if (HasFatalFailure()) return;
         RopeParams last_columns = rope_op(style, 3, head_dim, n_rot);
         last_columns.first = head_dim - n_rot;
-        check(random, last_columns, {}, 1 + random.below(40));
+        check_rope(random, last_columns, {}, 1 + random.below(40));
         if (HasFatalFailure()) return;
       }
     }
@@ -161,8 +161,8 @@ TEST(Rope, LinearScalingFactorsAndBase) {
   op.attn_factor = 1.19f;
   std::vector<float> factors;
   for (int i = 0; i < 64; ++i) factors.push_back(1.0f + static_cast<float>(i) / 8);
-  check(random, op, {}, 9);
-  check(random, op, factors, 9);
+  check_rope(random, op, {}, 9);
+  check_rope(random, op, factors, 9);
 }
 
 TEST(Rope, Yarn) {
@@ -171,7 +171,7 @@ TEST(Rope, Yarn) {
   op.ext_factor = 1.0f;
   op.freq_scale = 1.0f / 16;
   op.n_ctx_orig = 4096;
-  check(random, op, {}, 9);
+  check_rope(random, op, {}, 9);
   op.style = RopeStyle::pair;
   op.freq_base = 1000000.0f;
   op.freq_scale = 0.25f;
@@ -180,9 +180,9 @@ TEST(Rope, Yarn) {
   op.ext_factor = 0.6f;
   op.beta_fast = 16.0f;
   op.beta_slow = 2.0f;
-  check(random, op, {}, 9);
+  check_rope(random, op, {}, 9);
   op.yarn_truncate = false;
-  check(random, op, {}, 9);
+  check_rope(random, op, {}, 9);
 }
 
 TEST(Rope, TemperatureOfQueries) {
@@ -190,7 +190,7 @@ TEST(Rope, TemperatureOfQueries) {
   RopeParams op = rope_op(RopeStyle::pair, 2, 64, 64);
   op.temperature_scale = 0.1f;
   op.temperature_length = 8192;
-  check(random, op, {}, 20);
+  check_rope(random, op, {}, 20);
 }
 
 // Known answer: base 10000, 2 pairs, position 1: angles 1 and 0.01.

@@ -13,7 +13,7 @@ namespace {
 using test::OpBench;
 using test::Random;
 
-struct Case {
+struct SparseCase {
   int64_t n_head = 2, n_head_kv = 2, head_dim_k = 64, head_dim_v = 64, block_size = 32;
   DType k_dtype = DType::F16, v_dtype = DType::F16;
   SparseReads sparse{16, 40};
@@ -24,9 +24,9 @@ struct Case {
 };
 
 // A layer's cache with an index, in which nothing but the sequences' rows is usable.
-class Scene {
+class SparseScene {
  public:
-  Scene(Random& random, const Case& c)
+  SparseScene(Random& random, const SparseCase& c)
       : case_(c), bench(ShapeClass{n_tokens(c), 1, n_tokens(c), max_blocks(c)}) {
     AttentionParams op{
         c.n_head, c.n_head_kv, c.head_dim_k, c.head_dim_v, 1.0f / std::sqrt(static_cast<float>(c.head_dim_k)),
@@ -61,19 +61,19 @@ class Scene {
   };
   Expected expected(int64_t token, int64_t head) const;
 
-  const Case case_;
+  const SparseCase case_;
   OpBench bench;
   TensorId q_id, y_id, dense_id;
 
  private:
-  static int64_t n_tokens(const Case& c) { return static_cast<int64_t>(c.positions.size()); }
-  static int64_t max_blocks(const Case& c) {
+  static int64_t n_tokens(const SparseCase& c) { return static_cast<int64_t>(c.positions.size()); }
+  static int64_t max_blocks(const SparseCase& c) {
     return *std::max_element(c.positions.begin(), c.positions.end()) / c.block_size + 2;
   }
   int64_t n_blocks() const { return max_blocks(case_) * n_tokens(case_) + 3; }
 
   void allocate(Random& random) {
-    const Case& c = case_;
+    const SparseCase& c = case_;
     KvLayer layer{nullptr,      nullptr,      c.k_dtype,    c.v_dtype, c.n_head_kv,
                   c.head_dim_k, c.head_dim_v, c.block_size, n_blocks()};
     layer.indexed = true;
@@ -136,8 +136,8 @@ class Scene {
   float scale_ = 0;
 };
 
-Scene::Expected Scene::expected(int64_t token, int64_t head) const {
-  const Case& c = case_;
+SparseScene::Expected SparseScene::expected(int64_t token, int64_t head) const {
+  const SparseCase& c = case_;
   const int64_t group = c.n_head / c.n_head_kv, head_kv = head / group;
   const int64_t own = c.positions[static_cast<size_t>(token)];
   const int64_t n = own + 1;
@@ -230,12 +230,12 @@ Scene::Expected Scene::expected(int64_t token, int64_t head) const {
 }
 
 // Compares all heads whose choice is clear; returns how many those are.
-int compare(Scene& scene, const std::vector<float>& got, const std::string& what) {
-  const Case& c = scene.case_;
+int compare(SparseScene& scene, const std::vector<float>& got, const std::string& what) {
+  const SparseCase& c = scene.case_;
   int n_compared = 0;
   for (int64_t t = 0; t < static_cast<int64_t>(c.positions.size()); ++t) {
     for (int64_t h = 0; h < c.n_head; ++h) {
-      const Scene::Expected want = scene.expected(t, h);
+      const SparseScene::Expected want = scene.expected(t, h);
       if (want.is_close) continue;
       ++n_compared;
       double worst = 0, largest = 0.05;
@@ -254,7 +254,7 @@ int compare(Scene& scene, const std::vector<float>& got, const std::string& what
 
 TEST(SparseAttention, IsSparqOfEveryIsa) {
   Random random;
-  std::vector<Case> cases;
+  std::vector<SparseCase> cases;
   cases.push_back({});
   cases.push_back({.fragmented = false});
   cases.push_back({.n_head = 4, .n_head_kv = 1, .head_dim_k = 128, .head_dim_v = 96, .positions = {700}});
@@ -269,8 +269,8 @@ TEST(SparseAttention, IsSparqOfEveryIsa) {
                    .positions = {600, 333}});
   cases.push_back({.k_dtype = DType::F32, .v_dtype = DType::BF16, .sparse = {9, 300}, .positions = {5000}});
   int n_compared = 0, n_all = 0;
-  for (const Case& c : cases) {
-    Scene scene(random, c);
+  for (const SparseCase& c : cases) {
+    SparseScene scene(random, c);
     for (const Isa isa : supported_isas()) {
       const std::string what = std::string(isa_name(isa)) + " case " + std::to_string(&c - cases.data());
       const std::vector<float> one = scene.run(isa, 1);
@@ -286,25 +286,25 @@ TEST(SparseAttention, WhatLeavesNothingOutIsDenseAttention) {
   Random random;
   // 299 + 1 positions: the first 4, the newest 59 and 239 chosen are all.
   for (const int64_t n : {239, 1000}) {
-    Scene scene(random, {.n_head = 8, .n_head_kv = 2, .sparse = {16, n}, .positions = {299, 40}});
+    SparseScene scene(random, {.n_head = 8, .n_head_kv = 2, .sparse = {16, n}, .positions = {299, 40}});
     for (const Isa isa : supported_isas())
       EXPECT_EQ(scene.run(isa, 2), scene.run(isa, 2, false)) << isa_name(isa);
   }
-  Scene scene(random, {.sparse = {16, 200}, .positions = {299}});
+  SparseScene scene(random, {.sparse = {16, 200}, .positions = {299}});
   EXPECT_NE(scene.run(Isa::scalar, 1), scene.run(Isa::scalar, 1, false));
 }
 
 TEST(SparseAttention, EveryTypeOfTheCacheIsIndexed) {
   Random random;
   for (const DType dtype : kCacheDTypes) {
-    Scene scene(random, {.k_dtype = dtype, .v_dtype = dtype, .sparse = {32, 100}});
+    SparseScene scene(random, {.k_dtype = dtype, .v_dtype = dtype, .sparse = {32, 100}});
     compare(scene, scene.run(best_isa(), 2), std::string(dtype_name(dtype)));
   }
 }
 
 TEST(SparseAttention, EqualWeightsChooseTheFirstPositions) {
   Random random;
-  Scene scene(random, {.n_head = 1, .n_head_kv = 1, .sparse = {4, 20}});
+  SparseScene scene(random, {.n_head = 1, .n_head_kv = 1, .sparse = {4, 20}});
   std::fill_n(scene.bench.data(scene.q_id), 64, 0.0f);  // all scores are 0
   const std::vector<float> y = scene.run(Isa::scalar, 1);
   for (const Isa isa : supported_isas()) {
