@@ -9,14 +9,12 @@
 namespace tandem::gpu_test {
 namespace {
 
-using Case = AttentionCase;
-
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 class GpuAttentionParts : public GpuTest {
  protected:
   // One part alone; the cache holds only its rows.
-  void check_part(const Case& c, KvPart part) {
+  void check_part(const AttentionCase& c, KvPart part) {
     SCOPED_TRACE(c.text() + (part == KvPart::cold ? ", cold" : ", hot"));
     OpCase op(random_, c.shape());
     const AttentionScene scene(random_, c, part);
@@ -47,7 +45,7 @@ class GpuAttentionParts : public GpuTest {
   }
 
   // Both parts merged in one graph, against the CPU's attention over the whole.
-  void check_merged(const Case& c) {
+  void check_merged(const AttentionCase& c) {
     SCOPED_TRACE(c.text() + ", merged");
     OpCase parts(random_, c.shape()), whole(random_, c.shape());
     const AttentionScene scene(random_, c);
@@ -70,7 +68,7 @@ class GpuAttentionParts : public GpuTest {
               c.all_f32() ? kF32 : kRounded);
   }
 
-  void check(const Case& c) {
+  void check(const AttentionCase& c) {
     check_part(c, KvPart::cold);
     check_part(c, KvPart::hot);
     check_merged(c);
@@ -78,8 +76,9 @@ class GpuAttentionParts : public GpuTest {
 
  private:
   // Appends the result of a token's head over the part; returns the logarithm of the sum.
-  static double attend(const Case& c, const AttentionScene& scene, KvPart part, size_t token, int64_t head,
-                       const std::vector<float>& q, const std::vector<float>& sinks, std::vector<float>& to) {
+  static double attend(const AttentionCase& c, const AttentionScene& scene, KvPart part, size_t token,
+                       int64_t head, const std::vector<float>& q, const std::vector<float>& sinks,
+                       std::vector<float>& to) {
     const size_t sequence = scene.sequence(token);
     const int64_t last = scene.position(token), kv_head = head / (c.n_head / c.n_head_kv);
     const float* mine = q.data() + (static_cast<int64_t>(token) * c.n_head + head) * c.head_dim_k;
@@ -104,7 +103,7 @@ TEST_F(GpuAttentionParts, EveryCacheDtypeAndStart) {
   for (DType dtype : kCacheDTypes) {
     for (int64_t from : some_of<int64_t>({0, 64, 160, 96, 192}, 2)) {
       for (int64_t n : {1, 40}) {
-        Case c;
+        AttentionCase c;
         c.k_dtype = c.v_dtype = dtype;
         c.lengths = {173};
         c.n_queries = {n};
@@ -118,7 +117,7 @@ TEST_F(GpuAttentionParts, EveryCacheDtypeAndStart) {
 TEST_F(GpuAttentionParts, LongOnesInManySplits) {
   for (int64_t n : some_of<int64_t>({1, 70}, 1)) {
     for (int64_t from : some_of<int64_t>({1024, 32, 2016}, 2)) {
-      Case c;
+      AttentionCase c;
       c.lengths = {2048};
       c.n_queries = {n};
       c.hot_from = {from};
@@ -130,14 +129,14 @@ TEST_F(GpuAttentionParts, LongOnesInManySplits) {
 // Odd numbers of heads, whose logarithms put rows at odd addresses, and shapes that only the simple kernel
 // supports.
 TEST_F(GpuAttentionParts, HeadsOfManyShapes) {
-  for (const Case& heads : {Case{1, 1, 32, 32},
-                            {9, 3, 64, 64},
-                            {5, 1, 80, 80},
-                            {32, 8, 128, 128},
-                            {16, 1, 576, 512},
-                            {3, 3, 12, 20}}) {
+  for (const AttentionCase& heads : {AttentionCase{1, 1, 32, 32},
+                                     {9, 3, 64, 64},
+                                     {5, 1, 80, 80},
+                                     {32, 8, 128, 128},
+                                     {16, 1, 576, 512},
+                                     {3, 3, 12, 20}}) {
     for (int64_t n : {1, 50}) {
-      Case c = heads;
+      AttentionCase c = heads;
       c.lengths = {177};
       c.n_queries = {n};
       c.hot_from = {128};
@@ -154,7 +153,7 @@ TEST_F(GpuAttentionParts, ValuesInKeys) {
   for (const Heads& h : {Heads{20, 576, 512}, {5, 288, 256}, {4, 96, 64}, {3, 17, 9}}) {
     for (DType dtype : {DType::F16, DType::F32}) {
       for (int64_t n : {1, 40}) {
-        Case c;
+        AttentionCase c;
         c.values_in_keys = true;
         c.n_head = h.n_head;
         c.n_head_kv = 1;
@@ -177,7 +176,7 @@ TEST_F(GpuAttentionParts, WindowSoftcapAndSinks) {
   for (int64_t window : {0, 1, 16, 100}) {
     for (bool sinks : {false, true}) {
       for (int64_t n : {1, 40}) {
-        Case c;
+        AttentionCase c;
         c.window = window;
         c.softcap = sinks ? 0.0f : 20.0f;
         c.sinks = sinks;
@@ -192,7 +191,7 @@ TEST_F(GpuAttentionParts, WindowSoftcapAndSinks) {
 
 TEST_F(GpuAttentionParts, SeveralSequencesWithDifferentStarts) {
   for (int64_t block_size : {8, 16, 32, 64}) {
-    Case c;
+    AttentionCase c;
     c.block_size = block_size;
     c.lengths = {77, 1, 300, 32};
     c.hot_from = {64, 0, 192, 64};
@@ -205,7 +204,7 @@ TEST_F(GpuAttentionParts, SeveralSequencesWithDifferentStarts) {
 
 // A step of one token is recorded; the start of the hot cache is input data.
 TEST_F(GpuAttentionParts, ReplayedStepsEqualLaunchedOnes) {
-  Case c;
+  AttentionCase c;
   c.lengths = {200};
   c.hot_from = {128};
   OpCase op(random_, c.shape());

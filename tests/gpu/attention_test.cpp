@@ -5,11 +5,9 @@
 namespace tandem::gpu_test {
 namespace {
 
-using Case = AttentionCase;
-
 class GpuAttention : public GpuTest {
  protected:
-  void check(const Case& c) {
+  void check(const AttentionCase& c) {
     SCOPED_TRACE(c.text());
     OpCase op(random_, c.shape());
     AttentionScene(random_, c).give(op);
@@ -23,7 +21,7 @@ class GpuAttention : public GpuTest {
 TEST_F(GpuAttention, EveryCacheDtypeAndLengthOfOneQuery) {
   for (DType dtype : kCacheDTypes) {
     for (int64_t length : some_of<int64_t>({1, 31, 33, 2, 257, 32, 1000, 100, 4099}, 2)) {
-      Case c;
+      AttentionCase c;
       c.k_dtype = c.v_dtype = dtype;
       c.lengths = {length};
       check(c);
@@ -36,7 +34,7 @@ TEST_F(GpuAttention, EveryCacheDtypeAndNumberOfQueries) {
     using Size = std::pair<int64_t, int64_t>;
     for (const auto& [length, n] :
          some_of<Size>({{5, 5}, {2, 2}, {300, 65}, {64, 64}, {70, 3}, {130, 130}, {513, 17}}, 2)) {
-      Case c;
+      AttentionCase c;
       c.k_dtype = c.v_dtype = dtype;
       c.lengths = {length};
       c.n_queries = {n};
@@ -48,12 +46,12 @@ TEST_F(GpuAttention, EveryCacheDtypeAndNumberOfQueries) {
 // Plans share a kernel and its limit of shared memory. A later one that needs less must not lower it.
 TEST_F(GpuAttention, PlansOfOneKernelThatNeedDifferentSharedMemory) {
   for (const int64_t n : {1, 40}) {
-    const auto make = [&](const Case& c, OpCase& op) {
+    const auto make = [&](const AttentionCase& c, OpCase& op) {
       AttentionScene(random_, c).give(op);
       op.builder.set_layer(0);
       op.finish(op.builder.attention(op.activation(c.n_head * c.head_dim_k, 2.0f), c.op()));
     };
-    Case large, small;
+    AttentionCase large, small;
     large.lengths = small.lengths = {300};
     large.n_queries = small.n_queries = {n};
     large.head_dim_k = large.head_dim_v = 128;
@@ -78,7 +76,7 @@ TEST_F(GpuAttention, PlansOfOneKernelThatNeedDifferentSharedMemory) {
 TEST_F(GpuAttention, ProductsOfItsResult) {
   for (const int64_t head_dim : {32, 64, 128, 256, 80}) {
     for (const int64_t n : {1, 3}) {
-      Case c;
+      AttentionCase c;
       c.n_head = 8;
       c.n_head_kv = 2;
       c.head_dim_k = c.head_dim_v = head_dim;
@@ -106,7 +104,7 @@ TEST_F(GpuAttention, MixedCacheDtypes) {
   for (DType k : {DType::F16, DType::Q8_0}) {
     for (DType v : {DType::F16, DType::BF16, DType::Q4_0}) {
       for (int64_t n : {1, 33}) {
-        Case c;
+        AttentionCase c;
         c.k_dtype = k;
         c.v_dtype = v;
         c.lengths = {150};
@@ -118,19 +116,19 @@ TEST_F(GpuAttention, MixedCacheDtypes) {
 }
 
 TEST_F(GpuAttention, HeadsOfManyShapes) {
-  for (const Case& heads : {Case{1, 1, 32, 32},
-                            {8, 8, 64, 64},
-                            {32, 8, 128, 128},
-                            {28, 4, 128, 128},
-                            {9, 3, 64, 64},
-                            {24, 3, 96, 96},
-                            {5, 1, 80, 80},
-                            {8, 4, 256, 256},
-                            {4, 2, 192, 128},
-                            {16, 1, 576, 512},
-                            {8, 8, 8, 8}}) {
+  for (const AttentionCase& heads : {AttentionCase{1, 1, 32, 32},
+                                     {8, 8, 64, 64},
+                                     {32, 8, 128, 128},
+                                     {28, 4, 128, 128},
+                                     {9, 3, 64, 64},
+                                     {24, 3, 96, 96},
+                                     {5, 1, 80, 80},
+                                     {8, 4, 256, 256},
+                                     {4, 2, 192, 128},
+                                     {16, 1, 576, 512},
+                                     {8, 8, 8, 8}}) {
     for (int64_t n : some_of<int64_t>({1, 4, 50}, 2)) {
-      Case c = heads;
+      AttentionCase c = heads;
       c.lengths = {177};
       c.n_queries = {n};
       check(c);
@@ -147,7 +145,7 @@ TEST_F(GpuAttention, ValuesInKeys) {
     for (DType dtype : kCacheDTypes) {
       if (h.k % dtype_info(dtype).block_elements != 0) continue;
       for (int64_t n : some_of<int64_t>({1, 4, 50}, 2)) {
-        Case c;
+        AttentionCase c;
         c.values_in_keys = true;
         c.n_head = h.n_head;
         c.n_head_kv = 1;
@@ -166,7 +164,7 @@ TEST_F(GpuAttention, ValuesInKeysWithWindowSoftcapAndSinks) {
   for (int64_t head_dim : some_of<int64_t>({512, 64, 9}, 1)) {
     for (int64_t window : {0, 50}) {
       for (float softcap : {0.0f, 20.0f}) {
-        Case c;
+        AttentionCase c;
         c.values_in_keys = true;
         c.n_head = 5;
         c.n_head_kv = 1;
@@ -188,7 +186,7 @@ TEST_F(GpuAttention, WindowSoftcapAndSinks) {
     for (float softcap : {0.0f, 20.0f}) {
       for (bool sinks : {false, true}) {
         for (int64_t n : {1, 40}) {
-          Case c;
+          AttentionCase c;
           c.window = window;
           c.softcap = softcap;
           c.sinks = sinks;
@@ -203,7 +201,7 @@ TEST_F(GpuAttention, WindowSoftcapAndSinks) {
 
 TEST_F(GpuAttention, SeveralSequencesAtOnce) {
   for (int64_t block_size : {8, 16, 32, 64}) {
-    Case c;
+    AttentionCase c;
     c.block_size = block_size;
     c.lengths = {77, 1, 300, 32};
     c.n_queries = {1, 1, 1, 1};

@@ -13,7 +13,7 @@ std::vector<SequenceStep> one_sequence(int64_t n_tokens, int64_t n_past) {
   return one;
 }
 
-struct Case {
+struct LatentCase {
   LatentAttentionParams op{.n_head = 3, .rank = 64, .n_rot = 32, .key = 64, .value = 32, .scale = 0.1f};
   DType cache = DType::F16, weights = DType::F16, v_weights = DType::F16;
   int64_t block_size = 32;
@@ -31,7 +31,7 @@ struct Case {
 
 class GpuLatentAttention : public GpuTest {
  protected:
-  void check(Case c, LatentForm form) {
+  void check(LatentCase c, LatentForm form) {
     c.op.form = form;
     SCOPED_TRACE(c.text());
     AttentionCase cache;
@@ -59,14 +59,14 @@ class GpuLatentAttention : public GpuTest {
     const bool bfloats = c.cache == DType::BF16 || c.weights == DType::BF16;
     op.expect_match(*device_, shape, floats ? kF32 : bfloats ? 2e-2 : kRounded, OpCase::Rounding::allowed);
   }
-  void check_forms(const Case& c) {
+  void check_forms(const LatentCase& c) {
     for (const LatentForm form : {LatentForm::expanded, LatentForm::absorbed}) check(c, form);
   }
 };
 
 TEST_F(GpuLatentAttention, EveryCacheDtype) {
   for (DType dtype : kCacheDTypes) {
-    Case c;
+    LatentCase c;
     c.cache = dtype;
     c.block_size = dtype == DType::F16 ? 10 : 32;
     check_forms(c);
@@ -82,7 +82,7 @@ TEST_F(GpuLatentAttention, EveryKindOfWeight) {
                              {DType::Q4_0, DType::Q4_K},
                              {DType::Q5_1, DType::Q6_K},
                              {DType::IQ4_NL, DType::TQ2_0}}) {
-    Case c;
+    LatentCase c;
     c.op = {.n_head = 2, .rank = 256, .n_rot = 8, .key = 72, .value = 24, .scale = 0.05f};
     c.weights = k;
     c.v_weights = v;
@@ -92,18 +92,18 @@ TEST_F(GpuLatentAttention, EveryKindOfWeight) {
 }
 
 TEST_F(GpuLatentAttention, SizesOfAllKinds) {
-  Case wide, uneven, odd;
+  LatentCase wide, uneven, odd;
   wide.op = {.n_head = 2, .rank = 512, .n_rot = 64, .key = 192, .value = 128, .scale = 0.05f};
   uneven.op = {.n_head = 5, .rank = 72, .n_rot = 8, .key = 88, .value = 136, .scale = 0.1f};
   odd.op = {.n_head = 3, .rank = 20, .n_rot = 6, .key = 17, .value = 9, .scale = 0.1f};
-  for (Case c : {wide, uneven, odd}) {
+  for (LatentCase c : {wide, uneven, odd}) {
     for (const SequenceStep& step : some_of<SequenceStep>({{70, 130}, {5, 0}, {130, 1}, {65, 64}}, 2)) {
       c.sequences = {step};
       check(c, LatentForm::expanded);
     }
   }
   for (int i = 0; i < 6; ++i) {
-    Case c;
+    LatentCase c;
     c.op.n_head = 1 + random_.below(6);
     c.op.rank = 8 * (1 + random_.below(20));
     c.op.n_rot = 8 * (1 + random_.below(4));
@@ -118,7 +118,7 @@ TEST_F(GpuLatentAttention, SizesOfAllKinds) {
 
 // Longer than a chunk of positions whose keys and values are made at once; with the window behind the first one.
 TEST_F(GpuLatentAttention, ChunksOfPositions) {
-  Case c;
+  LatentCase c;
   c.op = {.n_head = 2, .rank = 8, .n_rot = 8, .key = 16, .value = 8, .scale = 0.2f};
   c.block_size = 64;
   c.sequences = {{12, 4090}};
@@ -131,7 +131,7 @@ TEST_F(GpuLatentAttention, ChunksOfPositions) {
 }
 
 TEST_F(GpuLatentAttention, SequencesInBothForms) {
-  Case c;
+  LatentCase c;
   c.op = {.n_head = 2, .rank = 128, .n_rot = 8, .key = 40, .value = 32, .scale = 0.1f};
   c.sequences = {{1, 50}, {60, 0}, {2, 200}, {1, 0}, {70, 10}};
   std::vector<bool> forms;
@@ -144,7 +144,7 @@ TEST_F(GpuLatentAttention, SequencesInBothForms) {
 
 // Of float weights and a cache of F16, the forms round differently, so the bits show which one ran.
 TEST_F(GpuLatentAttention, TakesTheFormOfTheHost) {
-  Case c;
+  LatentCase c;
   c.sequences = {{64, 0}};
   AttentionCase cache;
   cache.n_head_kv = 1;
