@@ -17,8 +17,6 @@
 namespace tandem {
 namespace {
 
-using Json = nlohmann::json;
-
 std::vector<std::string> tokenizer_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(test::test_data("golden/tokenizers"))) {
@@ -28,7 +26,7 @@ std::vector<std::string> tokenizer_names() {
   return names;
 }
 
-Vocab converted(const Json& fixture) {
+Vocab converted(const nlohmann::json& fixture) {
   const test::TempDir directory;
   test::HfFolder folder = test::family_folder(test::load_family("llama"));
   folder.tensors.clear();
@@ -44,7 +42,8 @@ constexpr TokenizeOptions kPlain{.add_special = false, .parse_special = false};
 
 class ConvertedTokenizer : public testing::TestWithParam<std::string> {
  protected:
-  const Json json_ = Json::parse(std::ifstream(test::test_data("golden/tokenizers/" + GetParam() + ".json")));
+  const nlohmann::json json_ =
+      nlohmann::json::parse(std::ifstream(test::test_data("golden/tokenizers/" + GetParam() + ".json")));
   const Vocab vocab_ = converted(json_);
 };
 
