@@ -134,7 +134,7 @@ TEST_F(FailingCalls, ListDownloads) {
 }
 
 // The complete lines of the answers, by index. Empty on a repeated line or one that is no answer.
-std::optional<std::map<int64_t, std::string>> answers_of(const std::string& text) {
+std::optional<std::map<int64_t, std::string>> whole_answers(const std::string& text) {
   std::map<int64_t, std::string> all;
   std::istringstream lines(text.substr(0, text.rfind('\n') + 1));
   for (std::string line; std::getline(lines, line);) {
@@ -156,10 +156,10 @@ TEST_F(FailingCalls, Batch) {
         directory_.path("in.jsonl"), "-o", "out.jsonl"}},
       false,
       [&batch](const Ended& ended, const Ended& whole, const JobFolder& folder) -> std::string {
-        const auto right = answers_of(whole.files.at("out.jsonl"));
+        const auto right = whole_answers(whole.files.at("out.jsonl"));
         Ended end = ended;
         for (int run = 0; run < 2; ++run) {
-          const auto found = answers_of(end.files["out.jsonl"]);
+          const auto found = whole_answers(end.files["out.jsonl"]);
           if (!found) return "an answer is there twice, or torn";
           for (const auto& [index, answer] : *found) {
             if (right->at(index) != answer)

@@ -17,6 +17,7 @@
 #include "stress/running.h"
 #include "stress/spawn.h"
 #include "support/chat_terminal.h"
+#include "support/text_files.h"
 
 namespace tandem::test {
 namespace {
@@ -27,11 +28,6 @@ using Json = nlohmann::ordered_json;
 bool is_long() {
   const char* value = getenv("TANDEM_STRESS");
   return value && std::string_view(value) == "all";
-}
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // What a process holds, over its life.
@@ -146,7 +142,7 @@ class ChatSoak : public Soak {
     job.arguments.insert(job.arguments.end(), {"--session", before});
     const Ended fresh = JobFolder(directory_.path("fresh")).run(job);
     ASSERT_EQ(fresh.exit_code, 0) << fresh.err;
-    EXPECT_TRUE(contents(before) == contents(after)) << "turn " << n_turns_ << ": the answer differs";
+    EXPECT_TRUE(file_bytes(before) == file_bytes(after)) << "turn " << n_turns_ << ": the answer differs";
     ++n_checked_;
   }
 
@@ -218,14 +214,14 @@ class BatchSoak : public Soak {
     const uintmax_t n = fs::file_size(output_, none);
     return none ? 0 : n;
   }
-  size_t n_answers() const { return static_cast<size_t>(std::ranges::count(contents(output_), '\n')); }
+  size_t n_answers() const { return static_cast<size_t>(std::ranges::count(file_bytes(output_), '\n')); }
 
   std::string input_ = directory_.path("in.jsonl"), output_ = directory_.path("out.jsonl");
 };
 
-std::map<int64_t, Json> answers_of(const std::string& path) {
+std::map<int64_t, Json> answers_in(const std::string& path) {
   std::map<int64_t, Json> all;
-  std::istringstream lines(contents(path));
+  std::istringstream lines(file_bytes(path));
   for (std::string line; std::getline(lines, line);) {
     const Json answer = Json::parse(line);
     EXPECT_TRUE(all.emplace(answer.at("index").get<int64_t>(), answer).second) << "twice: " << line;
@@ -272,7 +268,7 @@ TEST_F(BatchSoak, EveryAnswerOnceWhateverIsKilled) {
   }
   ASSERT_EQ(last.end(), 0);
 
-  const std::map<int64_t, Json> all = answers_of(output_);
+  const std::map<int64_t, Json> all = answers_in(output_);
   ASSERT_EQ(all.size(), plan_.n_lines);
   for (size_t i = 0; i < plan_.n_lines; ++i) ASSERT_EQ(all.at(static_cast<int64_t>(i) + 1)["id"], i);
   for (size_t check = 0; check < plan_.n_checks; ++check) {
@@ -281,7 +277,7 @@ TEST_F(BatchSoak, EveryAnswerOnceWhateverIsKilled) {
     const std::string one = directory_.path("one-out.jsonl");
     fs::remove(one);
     ASSERT_EQ(Running(batch(directory_.path("one.jsonl"), one)).wait(), 0);
-    EXPECT_EQ(answers_of(one).at(1)["text"], all.at(static_cast<int64_t>(i) + 1)["text"]) << lines[i];
+    EXPECT_EQ(answers_in(one).at(1)["text"], all.at(static_cast<int64_t>(i) + 1)["text"]) << lines[i];
   }
   printf("batch: %zu lines, killed %zu times, %zu lines compared with a fresh process\n", plan_.n_lines,
          n_killed, plan_.n_checks);

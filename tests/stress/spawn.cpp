@@ -11,21 +11,16 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <stdexcept>
 
 #include "support/gguf_bytes.h"
 #include "support/paths.h"
+#include "support/text_files.h"
 
 namespace tandem::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> all;
@@ -103,13 +98,13 @@ Ended JobFolder::run(const Job& job, int timeout_s) const {
 
   Ended ended;
   ended.exit_code = wait_for(child, timeout_s);
-  ended.out = contents(out);
-  ended.err = contents(err);
+  ended.out = file_bytes(out);
+  ended.err = file_bytes(err);
   for (const auto& entry : fs::recursive_directory_iterator(work)) {
     if (entry.is_regular_file())
-      ended.files[entry.path().lexically_relative(work).string()] = contents(entry.path());
+      ended.files[entry.path().lexically_relative(work).string()] = file_bytes(entry.path());
   }
-  const std::string counted = contents(report);
+  const std::string counted = file_bytes(report);
   if (counted.size() == sizeof ended.calls) std::memcpy(&ended.calls, counted.data(), sizeof ended.calls);
   return ended;
 }
