@@ -1,16 +1,12 @@
-// A model to plan for, without a file, and the speeds of a machine to plan for.
+// A model to plan for, without a file.
 #pragma once
 
 #include <deque>
 
-#include "device/rates.h"
 #include "graph/builder.h"
 #include "model/architecture.h"
 
 namespace tandem::test {
-
-inline constexpr DeviceRates kPlannerHost{20e9, 0.5e12, 20e9, 1e-6, 1e-7};
-inline constexpr DeviceRates kPlannerGpu{1000e9, 50e12, 25e9, 1e-5, 2e-6};
 
 // A dense model with the sizes of Phi-3-mini-128k: 32 layers, keys and values of 3072. The weights have no
 // data, because planning does not read them.

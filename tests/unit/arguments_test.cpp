@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
+#include "support/environment.h"
 #include "support/gguf_bytes.h"
 #include "tools/options/llama_flags.h"
 #include "tools/options/options.h"
@@ -18,6 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
+using test::Variable;
 
 struct Given : CommandOptions {
   SamplerParams sampling;
@@ -54,13 +55,13 @@ std::unique_ptr<CLI::App> make_program(Given& g) {
   return app;
 }
 
-Given parse(const Words& arguments) {
+Given parse_program(const Words& arguments) {
   Given g;
   parse_arguments(*make_program(g), arguments);
   return g;
 }
 
-std::string refusal(const Words& arguments) {
+std::string program_refusal(const Words& arguments) {
   Given g;
   const auto app = make_program(g);
   try {
@@ -72,17 +73,6 @@ std::string refusal(const Words& arguments) {
   ADD_FAILURE() << "accepted";
   return "";
 }
-
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 TEST(Suggest, DistancesCountSwapsAsOne) {
   EXPECT_EQ(edit_distance("", ""), 0u);
@@ -112,48 +102,51 @@ TEST(Suggest, OnlyWhatIsNear) {
 }
 
 TEST(DidYouMean, OptionsCommandsAndValues) {
-  EXPECT_EQ(refusal({"run", "-m", "x.gguf", "--ctx-sise", "8"}),
+  EXPECT_EQ(program_refusal({"run", "-m", "x.gguf", "--ctx-sise", "8"}),
             "unknown option '--ctx-sise'; did you mean '--ctx-size'?");
-  EXPECT_EQ(refusal({"rnu", "-m", "x.gguf"}), "unknown command 'rnu'; did you mean 'run'?");
-  EXPECT_EQ(refusal({"run", "x.gguf", "--numa", "isolat"}),
+  EXPECT_EQ(program_refusal({"rnu", "-m", "x.gguf"}), "unknown command 'rnu'; did you mean 'run'?");
+  EXPECT_EQ(program_refusal({"run", "x.gguf", "--numa", "isolat"}),
             "--numa: 'isolat' is none of auto, distribute, isolate, numactl, off; did you mean 'isolate'?");
-  EXPECT_EQ(refusal({"batch", "--system-prompt", "x"}), "unknown option '--system-prompt'; chat has it");
-  EXPECT_EQ(refusal({"run", "-=x"}), "unknown option '-'");  // no name, only a dash
-  EXPECT_EQ(refusal({"run", "--=x"}), "unknown option '--'");
-  EXPECT_EQ(refusal({"-m", "x.gguf", "run"}), "-m comes after the command, as in tandem run -m");
-  EXPECT_EQ(refusal({"story.gguf"}),
+  EXPECT_EQ(program_refusal({"batch", "--system-prompt", "x"}),
+            "unknown option '--system-prompt'; chat has it");
+  EXPECT_EQ(program_refusal({"run", "-=x"}), "unknown option '-'");  // no name, only a dash
+  EXPECT_EQ(program_refusal({"run", "--=x"}), "unknown option '--'");
+  EXPECT_EQ(program_refusal({"-m", "x.gguf", "run"}), "-m comes after the command, as in tandem run -m");
+  EXPECT_EQ(program_refusal({"story.gguf"}),
             "unknown command 'story.gguf'; to talk to a model: tandem chat story.gguf");
-  EXPECT_EQ(refusal({"quit"}), "unknown command 'quit'; the commands are run, chat, batch, bench, split");
+  EXPECT_EQ(program_refusal({"quit"}),
+            "unknown command 'quit'; the commands are run, chat, batch, bench, split");
 }
 
 TEST(DidYouMean, UnderscoresAreDashes) {
-  EXPECT_EQ(parse({"run", "x.gguf", "--ctx_size", "8"}).engine.context.n_ctx, 8);
+  EXPECT_EQ(parse_program({"run", "x.gguf", "--ctx_size", "8"}).engine.context.n_ctx, 8);
 }
 
 TEST(Positional, TheModelAndThePrompt) {
-  Given g = parse({"run", "x.gguf", "hi there"});
+  Given g = parse_program({"run", "x.gguf", "hi there"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "hi there");
-  g = parse({"chat", "-c", "8", "x.gguf"});
+  g = parse_program({"chat", "-c", "8", "x.gguf"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "");
-  g = parse({"run", "-m", "x.gguf", "hello"});
+  g = parse_program({"run", "-m", "x.gguf", "hello"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "hello");
-  g = parse({"run", "hello", "-m", "x.gguf"});
+  g = parse_program({"run", "hello", "-m", "x.gguf"});
   EXPECT_EQ(g.text.prompt, "hello");
-  g = parse({"run", "-p", "hello", "x.gguf"});
+  g = parse_program({"run", "-p", "hello", "x.gguf"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
-  EXPECT_EQ(parse({"run", "x.gguf", "--", "-c"}).text.prompt, "-c");
-  EXPECT_EQ(parse({"batch", "x.gguf", "in.jsonl"}).input, "in.jsonl");
-  EXPECT_EQ(parse({"bench", "a.gguf", "b.gguf", "c.gguf"}).models, (Words{"a.gguf", "b.gguf", "c.gguf"}));
-  EXPECT_EQ(parse({"bench", "-m", "a.gguf", "-m", "b.gguf"}).models, (Words{"a.gguf", "b.gguf"}));
-  EXPECT_EQ(parse({"run", "user/repo:Q8_0", "hi"}).engine.model.path, "user/repo:Q8_0");
+  EXPECT_EQ(parse_program({"run", "x.gguf", "--", "-c"}).text.prompt, "-c");
+  EXPECT_EQ(parse_program({"batch", "x.gguf", "in.jsonl"}).input, "in.jsonl");
+  EXPECT_EQ(parse_program({"bench", "a.gguf", "b.gguf", "c.gguf"}).models,
+            (Words{"a.gguf", "b.gguf", "c.gguf"}));
+  EXPECT_EQ(parse_program({"bench", "-m", "a.gguf", "-m", "b.gguf"}).models, (Words{"a.gguf", "b.gguf"}));
+  EXPECT_EQ(parse_program({"run", "user/repo:Q8_0", "hi"}).engine.model.path, "user/repo:Q8_0");
 }
 
 TEST(Positional, AWordAfterAnOptionalValueIsTheValueIfItCanBe) {
-  EXPECT_EQ(parse({"run", "-fa", "off", "x.gguf", "hi"}).flash_attention, Toggle::off);
-  const Given g = parse({"run", "-fa", "x.gguf", "--flash-attn", "two words"});
+  EXPECT_EQ(parse_program({"run", "-fa", "off", "x.gguf", "hi"}).flash_attention, Toggle::off);
+  const Given g = parse_program({"run", "-fa", "x.gguf", "--flash-attn", "two words"});
   EXPECT_EQ(g.flash_attention, Toggle::on);
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "two words");
@@ -162,60 +155,63 @@ TEST(Positional, AWordAfterAnOptionalValueIsTheValueIfItCanBe) {
 TEST(Positional, AFileOfAnyNameIsAModel) {
   const test::TempDir folder;
   test::write_file(folder.path("my model.bin"), "x");
-  EXPECT_EQ(parse({"run", folder.path("my model.bin")}).engine.model.path, folder.path("my model.bin"));
+  EXPECT_EQ(parse_program({"run", folder.path("my model.bin")}).engine.model.path,
+            folder.path("my model.bin"));
 }
 
 TEST(Positional, WhatIsMissingIsSaid) {
-  EXPECT_EQ(refusal({"run", "hi there"}),
+  EXPECT_EQ(program_refusal({"run", "hi there"}),
             "no model is given: name its file before the prompt, as in tandem run model.gguf \"hi there\"");
   EXPECT_EQ(
-      refusal({"run", "hello", "world"}),
+      program_refusal({"run", "hello", "world"}),
       "'hello' is not a model file; a prompt of several words needs quotes, as in tandem run model.gguf "
       "\"hello world\"");
-  EXPECT_EQ(refusal({"run", "x.gguf", "hello", "world"}),
+  EXPECT_EQ(program_refusal({"run", "x.gguf", "hello", "world"}),
             "unexpected argument 'world'; a prompt of several words needs quotes");
-  EXPECT_EQ(refusal({"run", "-m", "x.gguf", "hello", "world"}),
+  EXPECT_EQ(program_refusal({"run", "-m", "x.gguf", "hello", "world"}),
             "unexpected argument 'world'; a prompt of several words needs quotes");
-  EXPECT_THAT(refusal({"run", "-m", "x.gguf", "-p", "a", "b"}), HasSubstr("unexpected argument 'b'"));
-  EXPECT_EQ(refusal({"split", "a", "b"}), "unexpected argument 'b'");
+  EXPECT_THAT(program_refusal({"run", "-m", "x.gguf", "-p", "a", "b"}), HasSubstr("unexpected argument 'b'"));
+  EXPECT_EQ(program_refusal({"split", "a", "b"}), "unexpected argument 'b'");
 }
 
 TEST(Positional, AModelFromTheEnvironmentLeavesTheWordForThePrompt) {
   const Variable model("TANDEM_ARG_MODEL", "env.gguf");
-  Given g = parse({"run", "hello"});
+  Given g = parse_program({"run", "hello"});
   EXPECT_EQ(g.engine.model.path, "env.gguf");
   EXPECT_EQ(g.text.prompt, "hello");
-  g = parse({"run", "x.gguf"});
+  g = parse_program({"run", "x.gguf"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
-  g = parse({"run", "x.gguf", "hello"});
+  g = parse_program({"run", "x.gguf", "hello"});
   EXPECT_EQ(g.text.prompt, "hello");
 }
 
 TEST(LlamaFlags, HarmlessOnesAreAccepted) {
-  const Given g =
-      parse({"run", "x.gguf", "--prio", "2", "-kvu", "--log-colors", "auto", "--log-prefix", "-np", "1",
-             "--no-repack", "--draft-p-min", "0.7", "-lv", "3", "--swa-full", "--perf", "--poll=50", "hello"});
+  const Given g = parse_program({"run", "x.gguf", "--prio", "2", "-kvu", "--log-colors", "auto",
+                                 "--log-prefix", "-np", "1", "--no-repack", "--draft-p-min", "0.7", "-lv",
+                                 "3", "--swa-full", "--perf", "--poll=50", "hello"});
   EXPECT_EQ(g.engine.model.path, "x.gguf");
   EXPECT_EQ(g.text.prompt, "hello") << "values of accepted flags are no arguments";
-  EXPECT_EQ(parse({"chat", "x.gguf", "--keep", "4", "--no-display-prompt", "-cnv", "-i", "hi"}).text.prompt,
-            "hi");
-  EXPECT_TRUE(parse({"run", "x.gguf", "--mlock", "on"}).engine.model.open.mlock);
-  EXPECT_FALSE(parse({"run", "x.gguf", "--mmap", "off"}).engine.model.open.mmap);
+  EXPECT_EQ(
+      parse_program({"chat", "x.gguf", "--keep", "4", "--no-display-prompt", "-cnv", "-i", "hi"}).text.prompt,
+      "hi");
+  EXPECT_TRUE(parse_program({"run", "x.gguf", "--mlock", "on"}).engine.model.open.mlock);
+  EXPECT_FALSE(parse_program({"run", "x.gguf", "--mmap", "off"}).engine.model.open.mmap);
 }
 
 TEST(LlamaFlags, OthersSayWhatToUse) {
   for (const char* flag :
        {"--lora", "--mmproj", "-hfd", "-td", "--rpc", "-C", "-dr", "--control-vector"}) {
-    EXPECT_THAT(refusal({"run", "x.gguf", flag, "x"}), testing::StartsWith(std::string(flag) + ": ")) << flag;
+    EXPECT_THAT(program_refusal({"run", "x.gguf", flag, "x"}), testing::StartsWith(std::string(flag) + ": "))
+        << flag;
   }
-  EXPECT_THAT(refusal({"batch", "x.gguf", "-md", "y.gguf"}), HasSubstr("tandem run and tandem chat"));
-  EXPECT_THAT(refusal({"run", "x.gguf", "-cnv"}), HasSubstr("tandem chat"));
-  EXPECT_THAT(refusal({"run", "x.gguf", "-sys", "Be brief."}), HasSubstr("tandem chat"));
-  EXPECT_THAT(refusal({"chat", "x.gguf", "-no-cnv"}), HasSubstr("tandem run"));
-  EXPECT_THAT(refusal({"chat", "x.gguf", "--prompt-cache", "f"}), HasSubstr("--session"));
-  EXPECT_THAT(refusal({"run", "x.gguf", "-ctk", "q5_k"}), HasSubstr("'q5_k' is none of"));
-  EXPECT_EQ(refusal({"run", "x.gguf", "--prio"}), "--prio needs a value");
-  EXPECT_THAT(refusal({"split", "--lora", "x"}), HasSubstr("unknown option")) << "it runs no model";
+  EXPECT_THAT(program_refusal({"batch", "x.gguf", "-md", "y.gguf"}), HasSubstr("tandem run and tandem chat"));
+  EXPECT_THAT(program_refusal({"run", "x.gguf", "-cnv"}), HasSubstr("tandem chat"));
+  EXPECT_THAT(program_refusal({"run", "x.gguf", "-sys", "Be brief."}), HasSubstr("tandem chat"));
+  EXPECT_THAT(program_refusal({"chat", "x.gguf", "-no-cnv"}), HasSubstr("tandem run"));
+  EXPECT_THAT(program_refusal({"chat", "x.gguf", "--prompt-cache", "f"}), HasSubstr("--session"));
+  EXPECT_THAT(program_refusal({"run", "x.gguf", "-ctk", "q5_k"}), HasSubstr("'q5_k' is none of"));
+  EXPECT_EQ(program_refusal({"run", "x.gguf", "--prio"}), "--prio needs a value");
+  EXPECT_THAT(program_refusal({"split", "--lora", "x"}), HasSubstr("unknown option")) << "it runs no model";
 }
 
 TEST(LlamaFlags, EverySentenceIsShortAndEndsWithoutAFullStop) {
@@ -234,24 +230,25 @@ TEST(LlamaFlags, EverySentenceIsShortAndEndsWithoutAFullStop) {
 }
 
 TEST(LlamaFlags, AReasoningBudgetOfNothingTurnsItOff) {
-  EXPECT_EQ(parse({"chat", "x.gguf", "--reasoning-budget", "0"}).reasoning, "off");
-  EXPECT_EQ(parse({"chat", "x.gguf", "--reasoning-budget", "-1"}).reasoning, "");
-  EXPECT_THAT(refusal({"chat", "x.gguf", "--reasoning-budget", "100"}), HasSubstr("needed 0"));
+  EXPECT_EQ(parse_program({"chat", "x.gguf", "--reasoning-budget", "0"}).reasoning, "off");
+  EXPECT_EQ(parse_program({"chat", "x.gguf", "--reasoning-budget", "-1"}).reasoning, "");
+  EXPECT_THAT(program_refusal({"chat", "x.gguf", "--reasoning-budget", "100"}), HasSubstr("needed 0"));
 }
 
 TEST(LlamaFlags, ItsVariablesCountWhereOursAreUnset) {
   const Variable size("LLAMA_ARG_CTX_SIZE", "99"), batch("LLAMA_ARG_BATCH", "7"),
       mmap("LLAMA_ARG_NO_MMAP", "1");
-  Given g = parse({"run", "x.gguf"});
+  Given g = parse_program({"run", "x.gguf"});
   EXPECT_EQ(g.engine.context.n_ctx, 99);
   EXPECT_EQ(g.engine.context.n_batch, 7);
   EXPECT_TRUE(g.engine.context.n_batch_given);
   EXPECT_FALSE(g.engine.model.open.mmap);
-  EXPECT_EQ(parse({"run", "x.gguf", "-c", "5"}).engine.context.n_ctx, 5);
+  EXPECT_EQ(parse_program({"run", "x.gguf", "-c", "5"}).engine.context.n_ctx, 5);
   const Variable ours("TANDEM_ARG_CTX_SIZE", "77");
-  EXPECT_EQ(parse({"run", "x.gguf"}).engine.context.n_ctx, 77);
+  EXPECT_EQ(parse_program({"run", "x.gguf"}).engine.context.n_ctx, 77);
   const Variable bad("LLAMA_ARG_THREADS", "many");
-  EXPECT_EQ(refusal({"run", "x.gguf"}), "--threads: 'many' is not a whole number (set by LLAMA_ARG_THREADS)");
+  EXPECT_EQ(program_refusal({"run", "x.gguf"}),
+            "--threads: 'many' is not a whole number (set by LLAMA_ARG_THREADS)");
 }
 
 }  // namespace

@@ -8,22 +8,14 @@
 #include <map>
 
 #include "base/error.h"
+#include "support/errors.h"
 #include "support/gguf_bytes.h"
 
 namespace tandem::tools {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
-
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::usage);
-    return e.what();
-  }
-  return "no error";
-}
 
 // Sets the variables of a task of a Slurm job array, and removes them again.
 class SlurmTask {
@@ -57,7 +49,8 @@ TEST(BatchShard, ParsesTheOption) {
   EXPECT_TRUE(parse_shard("--shard", "off").is_whole());
   for (const char* bad : {"", "3", "/", "3/", "/8", "0/8", "9/8", "-1/8", "3/0", "3/-8", "3/8/2", "a/b", "3/8x", "1/100000",
                           "1/99999999999999999999", " 3/8"}) {
-    EXPECT_THAT(error_of([&] { parse_shard("--shard", bad); }), HasSubstr("--shard")) << bad;
+    EXPECT_THAT(error_of(ErrorCode::usage, [&] { parse_shard("--shard", bad); }), HasSubstr("--shard"))
+        << bad;
   }
 }
 
@@ -103,7 +96,8 @@ TEST(BatchShard, TakesTheShardOfASlurmTask) {
              {"1", "0", "1", "0"},  {"1", "8", "1", "99999999999999999999"},     {"-1", "8", "-1", "6"}};
   for (const auto& task : bad) {
     const SlurmTask here(task.id, task.count, task.min, task.max);
-    EXPECT_THAT(error_of([&] { slurm_shard(output); }), HasSubstr("give --shard")) << task.id << " of " << task.count;
+    EXPECT_THAT(error_of(ErrorCode::usage, [&] { slurm_shard(output); }), HasSubstr("give --shard"))
+        << task.id << " of " << task.count;
   }
 }
 
@@ -113,7 +107,7 @@ TEST(BatchShard, ASlurmArrayOfSomeShardsAgainIsRefused) {
   const std::string output = directory.path("out.jsonl");
   test::write_file(shard_path(output, {2, 8}), "");
   const SlurmTask here("1", "1", "1", "1");
-  EXPECT_THAT(error_of([&] { slurm_shard(output); }), HasSubstr("give --shard I/8"));
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { slurm_shard(output); }), HasSubstr("give --shard I/8"));
   EXPECT_TRUE(slurm_shard("-").is_whole());
   EXPECT_TRUE(slurm_shard(directory.path("other.jsonl")).is_whole());
 }

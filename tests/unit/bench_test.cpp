@@ -14,6 +14,7 @@
 #include "base/sanitized.h"
 #include "plan/bandwidth.h"
 #include "support/gguf_bytes.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 #include "tools/bench/measure.h"
 #include "tools/bench/report.h"
@@ -21,6 +22,7 @@
 namespace tandem::tools {
 namespace {
 
+using test::lines_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -168,13 +170,6 @@ std::string reported(ReportFormat format, const std::vector<BenchResult>& result
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
   return text;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 // The cells of a table row, without padding.

@@ -24,7 +24,7 @@ Sha256 name_of(int i) {
   return sha256("block " + std::to_string(i));
 }
 
-std::vector<std::byte> bytes_of(int i, size_t n = kBytes) {
+std::vector<std::byte> block_bytes(int i, size_t n = kBytes) {
   std::vector<std::byte> bytes(n);
   for (size_t k = 0; k < n; ++k) bytes[k] = static_cast<std::byte>(k * 7 + static_cast<size_t>(i));
   return bytes;
@@ -41,7 +41,7 @@ class BlockStores : public testing::Test {
     header.root = sha256(root);
     header.n_tokens = static_cast<uint32_t>(32 * (i + 1));
     header.model = root;
-    store.write(header, bytes_of(i), {time_s * 1'000'000'000, i});
+    store.write(header, block_bytes(i), {time_s * 1'000'000'000, i});
     store.flush();
   }
   std::string file_of(int i) const { return folder_ + "/" + hex_text(name_of(i)) + ".rows"; }
@@ -75,7 +75,7 @@ TEST_F(BlockStores, GivesBackWhatItGot) {
   BlockStore store(folder_);
   EXPECT_TRUE(store.has(name_of(1), BlockKind::rows));
   EXPECT_FALSE(store.has(name_of(1), BlockKind::state));
-  EXPECT_EQ(store.read(name_of(1), BlockKind::rows, kBytes), bytes_of(1));
+  EXPECT_EQ(store.read(name_of(1), BlockKind::rows, kBytes), block_bytes(1));
   const std::vector<StoredModel> contents = store.contents();
   ASSERT_EQ(contents.size(), 1u);
   EXPECT_EQ(contents[0].model, "model");

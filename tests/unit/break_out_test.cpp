@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -15,18 +14,15 @@
 #include "support/gguf_bytes.h"
 #include "support/process.h"
 #include "support/terminal.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using test::file_bytes;
 using testing::HasSubstr;
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 const std::string kReady = "\033[?2004h";  // sent when the prompt is ready for input
 
@@ -49,7 +45,7 @@ class BreakOut : public testing::TestWithParam<Kernel> {
     test::TinyModel model = test::tiny_llama();
     test::add_chat_template(model);
     model.write(model_);
-    bytes_ = text_of(model_);
+    bytes_ = file_bytes(model_);
   }
 
   void prepare() {
@@ -152,9 +148,9 @@ class BreakOut : public testing::TestWithParam<Kernel> {
     EXPECT_EQ(found, needed);
     if (!has_landlock_) return;
     if (!may_cut) {
-      EXPECT_EQ(text_of(secret_), "secret");
+      EXPECT_EQ(file_bytes(secret_), "secret");
     }
-    EXPECT_TRUE(text_of(model_) == bytes_);
+    EXPECT_TRUE(file_bytes(model_) == bytes_);
     EXPECT_FALSE(fs::exists(directory_.path("work/.profile")));
   }
 

@@ -2,26 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 
 namespace tandem {
 namespace {
 
+using test::lines_of;
 using test::shell;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Not;
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
 
 bool installed(const std::string& program) {
   return shell("command -v " + program + " >/dev/null || exit 9; true", "--version >/dev/null").exit_code ==

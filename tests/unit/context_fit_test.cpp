@@ -12,6 +12,7 @@
 #include "support/gguf_bytes.h"
 #include "support/metered_host.h"
 #include "support/phi_like.h"
+#include "support/planned_machine.h"
 #include "support/process.h"
 #include "support/tiny_model.h"
 
@@ -24,10 +25,6 @@ using testing::Not;
 
 constexpr size_t kGiB = size_t{1} << 30;
 constexpr int64_t kTrained = 131072, kLeast = 4096, kFloor = 512, kMultiple = 256;
-
-size_t file_bytes(const Weight& w) {
-  return w.n_bytes();
-}
 
 // 1.9 GiB of weights, 384 KiB of cache per token.
 class AutomaticContext : public testing::Test {
@@ -43,7 +40,7 @@ class AutomaticContext : public testing::Test {
     rates_.clear();
   }
   void gpu(double gib) {
-    gpu_ = std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * kGiB), file_bytes);
+    gpu_ = std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * kGiB), test::bytes_as_in_file);
     devices_ = {host_.get(), gpu_.get()};
     rates_ = {test::kPlannerHost, test::kPlannerGpu};
   }

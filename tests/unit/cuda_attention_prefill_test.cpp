@@ -364,7 +364,7 @@ class BlockOnHost {
 
 // ||got - want|| / ||want|| over all tokens and heads; also checks that every row has a result.
 template <int kDim>
-double error_of(Scene scene) {
+double prefill_error(Scene scene) {
   std::mt19937 random(5);
   scene.fill(random);
   const auto n_tokens = static_cast<int64_t>(scene.positions.size());
@@ -411,7 +411,7 @@ TEST(CudaAttentionPrefill, EveryCacheDtypeIsWithinItsRounding) {
   for (DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::IQ4_NL}) {
     Scene scene = prompt(30, 40);
     scene.k_dtype = scene.v_dtype = dtype;
-    EXPECT_LT(error_of<64>(scene), dtype == DType::BF16 ? 8e-3 : 1e-3) << dtype_name(dtype);
+    EXPECT_LT(prefill_error<64>(scene), dtype == DType::BF16 ? 8e-3 : 1e-3) << dtype_name(dtype);
   }
 }
 
@@ -420,30 +420,30 @@ TEST(CudaAttentionPrefill, HeadsAndGroupsOfAllShapes) {
   scene.n_head = 6;
   scene.head_dim_k = 8;
   scene.head_dim_v = 40;
-  EXPECT_LT(error_of<64>(scene), 1e-3);
+  EXPECT_LT(prefill_error<64>(scene), 1e-3);
   scene.n_head = 2;
   scene.head_dim_k = 72;
   scene.head_dim_v = 128;
   scene.block_size = 16;
-  EXPECT_LT(error_of<128>(scene), 1e-3);
+  EXPECT_LT(prefill_error<128>(scene), 1e-3);
   scene.n_head = 14;
   scene.head_dim_k = 192;
   scene.head_dim_v = 128;
-  EXPECT_LT(error_of<256>(scene), 1e-3);
+  EXPECT_LT(prefill_error<256>(scene), 1e-3);
 }
 
 TEST(CudaAttentionPrefill, WindowsCapsSinksSplitsAndSequences) {
   Scene scene = prompt(100, 24);
   scene.window = 40;
   scene.block_size = 8;
-  EXPECT_LT(error_of<64>(scene), 1e-3);
+  EXPECT_LT(prefill_error<64>(scene), 1e-3);
   scene.softcap = 3.0f;
   scene.has_sinks = true;
   scene.n_splits = 3;
-  EXPECT_LT(error_of<64>(scene), 1e-3);
+  EXPECT_LT(prefill_error<64>(scene), 1e-3);
   scene.window = 0;
   for (size_t t = 0; t < scene.sequences.size(); ++t) scene.sequences[t] = t % 5 == 0 ? 2 : t < 12 ? 1 : 0;
-  EXPECT_LT(error_of<64>(scene), 1e-3);
+  EXPECT_LT(prefill_error<64>(scene), 1e-3);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ int8_t element_b(const Warp& warp, int j, int column, int token) {
 }
 
 // c [lane][4] of columns first .. last - 1 of fragments A and B number j.
-void multiply(const Warp& warp, int j, int first, int last, int c[32][4]) {
+void multiply_part(const Warp& warp, int j, int first, int last, int c[32][4]) {
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 4; ++i) {
       c[lane][i] = 0;
@@ -44,7 +44,7 @@ void multiply(const Warp& warp, int j, int first, int last, int c[32][4]) {
 
 // ldmatrix.x4: lane l of 8m .. 8m+7 gives the address of a row of matrix m; lane l gets word l % 4 of row l /
 // 4 of each.
-void load_matrices(const std::byte* stage, const int (&at)[32], uint32_t (&to)[32][4]) {
+void load_from_stage(const std::byte* stage, const int (&at)[32], uint32_t (&to)[32][4]) {
   for (int lane = 0; lane < 32; ++lane) {
     for (int m = 0; m < 4; ++m) std::memcpy(&to[lane][m], stage + at[8 * m + lane / 4] + lane % 4 * 4, 4);
   }
@@ -97,10 +97,10 @@ void run_block(const MatmulArgs& args, TokenTile tokens, int block_x, int slice)
               M::fragment_a(stage.data(), floats.data(), row + 16 * i, b, lane, warp.a[lane]);
               at[lane] = M::fragment_b_at(token + 16 * pair, b, lane);
             }
-            load_matrices(stage.data(), at, warp.b);
+            load_from_stage(stage.data(), at, warp.b);
             for (int j = 0; j < 2; ++j) {
-              multiply(warp, j, 0, M::F::kHalves ? 16 : 32, c[0]);
-              multiply(warp, j, 16, 32, c[1]);
+              multiply_part(warp, j, 0, M::F::kHalves ? 16 : 32, c[0]);
+              multiply_part(warp, j, 16, 32, c[1]);
               for (int lane = 0; lane < 32; ++lane) {
                 for (int e = 0; e < 4; ++e) {
                   const int halves[2] = {c[0][lane][e], c[1][lane][e]};
@@ -144,7 +144,7 @@ void run_tile(const MatmulArgs& args, TokenTile tokens) {
 }
 
 template <int kPairs>
-void run(const MatmulArgs& args) {
+void run_matmul(const MatmulArgs& args) {
   for (int t = 0; t < args.n; t += 32 * kPairs)
     run_tile<kPairs>(args, {0, t, std::min(32 * kPairs, args.n - t)});
 }
@@ -178,7 +178,7 @@ TEST_P(CudaMatmul, EqualsTheDequantizedProduct) {
     args.n = n;
     std::vector<float> y = residual;
     args.residual = args.y = y.data();
-    n > 32 ? run<2>(args) : run<1>(args);
+    n > 32 ? run_matmul<2>(args) : run_matmul<1>(args);
     expect_near(y, expected, dtype_name(dtype));
   }
 }
@@ -196,7 +196,7 @@ TEST_P(CudaMatmul, SlicesOfTheColumnsAddUp) {
   args.store = MatmulStore::partial;
   std::vector<float> partial(4 * n * m, NAN), y(n * m), expected(n * m);
   args.partial = partial.data();
-  run<1>(args);
+  run_matmul<1>(args);
   for (int i = 0; i < n * m; ++i) {
     expected[i] = x.dot(w, 0, i % m, i / m);
     for (int s = 0; s < 4; ++s) y[i] += partial[s * n * m + i];

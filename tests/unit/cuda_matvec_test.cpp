@@ -68,7 +68,7 @@ void run_with(const MatvecArgs& args) {
   return args.n <= 4 ? run_grid<4, Kernels>(args) : run_grid<8, Kernels>(args);
 }
 
-void run(const MatvecArgs& args) {
+void run_matvec(const MatvecArgs& args) {
   for_each_kind(args, [&]<class Kernels>(const MatvecArgs& part) { run_with<Kernels>(part); });
 }
 
@@ -106,7 +106,7 @@ TEST_P(CudaMatvec, EqualsTheDequantizedProduct) {
       args.slice_bits = n == 1 ? 2 : n == 2 ? 1 : 0;
       args.input = x.input();
       args.n = n;
-      run(args);
+      run_matvec(args);
       expect_near(y, expected, dtype_name(dtype));
     }
   }
@@ -134,7 +134,7 @@ TEST_P(CudaMatvec, GluReadsBothMatricesTogether) {
     args.n = n;
     args.mode = MatvecMode::glu;
     args.activation = activation;
-    run(args);
+    run_matvec(args);
     expect_near(y, expected, dtype_name(dtype));
   }
 }
@@ -251,7 +251,7 @@ TEST(CudaMatvecGroup, EveryTargetGetsItsBlocks) {
   }
   args.input = x.input();
   args.n = 2;
-  run(args);
+  run_matvec(args);
   for (size_t i = 0; i < y.size(); ++i) expect_near(y[i], expected[i], "target");
 }
 

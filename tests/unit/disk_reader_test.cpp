@@ -18,10 +18,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "support/gguf_bytes.h"
+#include "support/text_files.h"
 
 namespace tandem {
 namespace {
 
+using test::file_bytes;
 using testing::HasSubstr;
 
 // An inaccessible mapping of a file, to check that the reader does not use it.
@@ -194,14 +196,9 @@ std::string said(const DiskFile& file, const std::string& content) {
   return text;
 }
 
-std::string content_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(DiskFallback, AFilesystemWithoutDirectReads) {
   const std::string path = "/proc/filesystems";  // opening it for direct reads fails
-  const std::string content = content_of(path);
+  const std::string content = file_bytes(path);
   if (content.empty()) GTEST_SKIP() << "there is no " << path;
   const Mapping mapping(path, content.size());
   const std::string text = said(mapping.file(), content);

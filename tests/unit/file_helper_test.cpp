@@ -19,17 +19,14 @@
 #include "base/output_file.h"
 #include "sandbox/sandbox.h"
 #include "support/confined.h"
+#include "support/text_files.h"
 
 namespace tandem::sandbox {
 namespace {
 
 namespace fs = std::filesystem;
+using test::file_bytes;
 using test::in_child;
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // "ok", or the message of the error.
 std::string writing(const std::string& path, const std::string& text) {
@@ -73,9 +70,9 @@ TEST_F(Helper, WritesWhatIsNamedAndNothingElse) {
   const auto helper = start({{path("out")}});
   ASSERT_TRUE(helper);
   EXPECT_EQ(writing(path("out"), "one"), "ok");
-  EXPECT_EQ(text_of(path("out")), "one");
+  EXPECT_EQ(file_bytes(path("out")), "one");
   EXPECT_EQ(writing(path("out"), "two"), "ok");
-  EXPECT_EQ(text_of(path("out")), "two");
+  EXPECT_EQ(file_bytes(path("out")), "two");
   EXPECT_EQ(writing(path("other"), "x"), path("other") + ": cannot create: Permission denied");
   EXPECT_EQ(writing(path("out2"), "x"), path("out2") + ": cannot create: Permission denied");
   int error = 0;
@@ -188,7 +185,7 @@ TEST_F(Helper, LargeFilesAndManyAtOnce) {
   for (std::thread& writer : writers) writer.join();
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(said[i], "ok");
-    EXPECT_TRUE(text_of(outputs[i].path) == texts[i]) << i;
+    EXPECT_TRUE(file_bytes(outputs[i].path) == texts[i]) << i;
   }
   EXPECT_EQ(n_files(), 8u);
 }
@@ -243,11 +240,11 @@ TEST_F(Helper, EndsWithTheProgram) {
   int status = 0;
   waitpid(program, &status, 0);
   for (int i = 0; i < 2000 && kill(pid, 0) == 0; ++i) {
-    if (text_of("/proc/" + std::to_string(pid) + "/stat").find(") Z ") != std::string::npos)
+    if (file_bytes("/proc/" + std::to_string(pid) + "/stat").find(") Z ") != std::string::npos)
       break;  // nobody waits for it
     usleep(10'000);
   }
-  const std::string state = text_of("/proc/" + std::to_string(pid) + "/stat");
+  const std::string state = file_bytes("/proc/" + std::to_string(pid) + "/stat");
   EXPECT_TRUE(state.empty() || state.find(") Z ") != std::string::npos) << state;
   for (const int fd : {ends[0], kept[0], kept[1]}) close(fd);
 }
@@ -270,7 +267,7 @@ TEST_F(Helper, WritesForAConfinedProgram) {
               return writing(path("out"), "text") + " " + beside;
             }),
             landlock_abi() > 0 ? "ok EACCES" : "ok ok");
-  EXPECT_EQ(text_of(path("out")), "text");
+  EXPECT_EQ(file_bytes(path("out")), "text");
 }
 
 }  // namespace

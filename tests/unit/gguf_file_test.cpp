@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <string>
 
@@ -15,10 +14,12 @@
 #include "gguf/writer.h"
 #include "support/gguf_bytes.h"
 #include "support/paths.h"
+#include "support/text_files.h"
 
 namespace tandem {
 namespace {
 
+using test::file_bytes;
 using testing::ElementsAre;
 
 std::string text_of(const TensorInfo& tensor) {
@@ -183,11 +184,6 @@ TEST(GgufFile, ReadsAModelOfAnotherProgram) {
 }
 
 // ---- writer
-
-std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 size_t n_files(const test::TempDir& directory) {
   const std::filesystem::directory_iterator files(directory.path(""));

@@ -7,23 +7,13 @@
 #include <limits>
 
 #include "base/error.h"
+#include "support/errors.h"
 
 namespace tandem {
 namespace {
 
+using test::error_of;
 using testing::ElementsAre;
-
-template <class F>
-std::string error_of(ErrorCode code, F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 TEST(Metadata, IntegersConvertWithinTheirRange) {
   Metadata m("f.gguf");

@@ -2,17 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "sample/json_schema/json_schema.h"
+#include "support/errors.h"
 #include "support/grammar_text.h"
+#include "support/sampler_model.h"
 
 namespace tandem {
 namespace {
 
+using test::error_of;
+using test::kInf;
 using testing::HasSubstr;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 SamplerModel model_of(const std::vector<std::string>& pieces, std::vector<int32_t> eog) {
   SamplerModel m;
@@ -28,16 +28,6 @@ SamplerParams with_grammar(const std::string& gbnf) {
   p.seed = 1;
   p.grammar = Grammar::parse(gbnf);
   return p;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::usage);
-    return e.what();
-  }
-  return "";
 }
 
 // In every state, the mask of all tokens agrees with checking each token by itself.
@@ -161,22 +151,23 @@ TEST(GrammarSampler, NoAllowedToken) {
   const std::vector<float> logits = {1, 2, 3, 0};
   Sampler stuck(with_grammar("root ::= \"a\" [xy]"), model_of(pieces, {2}));
   stuck.accept(stuck.sample(logits));
-  EXPECT_THAT(message_of([&] { stuck.sample(logits); }), HasSubstr("no token of the vocabulary continues"));
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { stuck.sample(logits); }),
+              HasSubstr("no token of the vocabulary continues"));
   SamplerParams banned = with_grammar("root ::= \"a\"");
   banned.logit_bias = {{0, -kInf}, {3, -kInf}};
-  EXPECT_THAT(message_of([&] { Sampler(banned, model_of(pieces, {2})).sample(logits); }),
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { Sampler(banned, model_of(pieces, {2})).sample(logits); }),
               HasSubstr("ban every token"));
   SamplerParams twin = with_grammar("root ::= \"a\"");  // two tokens with the same text
   twin.logit_bias = {{0, -kInf}};
   EXPECT_EQ(Sampler(twin, model_of(pieces, {2})).sample(logits), 3);
   Sampler endless(with_grammar("root ::= \"\""), model_of(pieces, {}));
   EXPECT_TRUE(endless.is_finished());
-  EXPECT_THAT(message_of([&] { endless.sample(logits); }),
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { endless.sample(logits); }),
               HasSubstr("the vocabulary has no token to end it"));
   Sampler wrong(with_grammar("root ::= \"a\""), model_of(pieces, {2}));
-  EXPECT_THAT(message_of([&] { wrong.accept(1); }),
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { wrong.accept(1); }),
               HasSubstr("token 1 was chosen, but the grammar does not allow it"));
-  EXPECT_THAT(message_of([&] { wrong.accept(2); }),
+  EXPECT_THAT(error_of(ErrorCode::usage, [&] { wrong.accept(2); }),
               HasSubstr("token 2 was chosen, but the grammar does not allow it"));
   // A banned end token is still chosen if no other token is allowed.
   SamplerParams ignoring = with_grammar("root ::= \"a\"");

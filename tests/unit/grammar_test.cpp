@@ -13,7 +13,7 @@ namespace {
 using test::accepts;
 using testing::HasSubstr;
 
-std::string refusal(const std::string& gbnf) {
+std::string grammar_refusal(const std::string& gbnf) {
   try {
     Grammar::parse(gbnf, {"g.gbnf", ErrorCode::bad_file});
   } catch (const Error& e) {
@@ -112,29 +112,29 @@ TEST(Grammar, ErrorsSayWhereAndWhat) {
       {"root ::= \"a\" root", "rule 'root' has no end"},
       {"root ::= \"a\" | x\nx ::= [b] y\ny ::= x x", "has no end"},
   };
-  for (const auto& [gbnf, expected] : cases) EXPECT_THAT(refusal(gbnf), HasSubstr(expected)) << gbnf;
+  for (const auto& [gbnf, expected] : cases) EXPECT_THAT(grammar_refusal(gbnf), HasSubstr(expected)) << gbnf;
 }
 
 TEST(Grammar, HostileTextsAreCheap) {
-  EXPECT_THAT(refusal("root ::= " + std::string(100000, '(')), HasSubstr("nested deeper"));
-  EXPECT_THAT(refusal("root ::= \"a\"" + std::string(100000, '?')), HasSubstr("nested deeper"));
-  EXPECT_THAT(refusal("root ::= " + std::string(5 << 20, ' ')), HasSubstr("the limit is"));
+  EXPECT_THAT(grammar_refusal("root ::= " + std::string(100000, '(')), HasSubstr("nested deeper"));
+  EXPECT_THAT(grammar_refusal("root ::= \"a\"" + std::string(100000, '?')), HasSubstr("nested deeper"));
+  EXPECT_THAT(grammar_refusal("root ::= " + std::string(5 << 20, ' ')), HasSubstr("the limit is"));
   // Nested repetitions add up, they do not multiply.
   const std::string nested = "root ::= (((\"a\"{1000}){1000}){1000}){1000}";
-  EXPECT_EQ(refusal(nested), "");
-  EXPECT_EQ(refusal("root ::= " + std::string(200, '(') + "[a]+" +
-                    [] {
-                      std::string text;
-                      for (int i = 0; i < 200; ++i) text += ")+";
-                      return text;
-                    }()),
+  EXPECT_EQ(grammar_refusal(nested), "");
+  EXPECT_EQ(grammar_refusal("root ::= " + std::string(200, '(') + "[a]+" +
+                            [] {
+                              std::string text;
+                              for (int i = 0; i < 200; ++i) text += ")+";
+                              return text;
+                            }()),
             "");
   // A chain of rules, each starting with the next; forwards and backwards.
   std::string chain = "root ::= r0\n";
   for (int i = 0; i < 20000; ++i)
     chain += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " | \"a\"\n";
   EXPECT_TRUE(accepts(chain + "r20000 ::= \"b\"", "b"));
-  EXPECT_THAT(refusal(chain + "r20000 ::= r0"), HasSubstr("left recursion"));
+  EXPECT_THAT(grammar_refusal(chain + "r20000 ::= r0"), HasSubstr("left recursion"));
 }
 
 // Highly ambiguous texts, and deeply nested ones.

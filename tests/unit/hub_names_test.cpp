@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "support/errors.h"
 #include "support/gguf_bytes.h"
 #include "support/hub_files.h"
 #include "tools/hub/api.h"
@@ -16,17 +16,9 @@
 namespace tandem::tools {
 namespace {
 
+using test::message_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(HubName, IsUserRepoAndPerhapsQuantization) {
   const auto name = parse_model_name("bartowski/Llama-3.2-1B-Instruct-GGUF:q4_k_m");

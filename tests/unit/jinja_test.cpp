@@ -36,7 +36,7 @@ std::string render(const std::string& text, const TemplateLimits& limits = {}) {
 }
 
 // The message of the Error thrown by parsing or rendering.
-std::string error_of(const std::string& text, const TemplateLimits& limits = {}) {
+std::string render_error(const std::string& text, const TemplateLimits& limits = {}) {
   try {
     return "no error, but: " + render(text, limits);
   } catch (const Error& e) {
@@ -45,17 +45,17 @@ std::string error_of(const std::string& text, const TemplateLimits& limits = {})
   }
 }
 
-struct Case {
+struct TemplateCase {
   const char *source, *expected;
 };
 
-class JinjaExpression : public testing::TestWithParam<Case> {};
+class JinjaExpression : public testing::TestWithParam<TemplateCase> {};
 
 TEST_P(JinjaExpression, PrintsWhatPythonDoes) {
   EXPECT_EQ(render(std::string("{{ ") + GetParam().source + " }}"), GetParam().expected) << GetParam().source;
 }
 
-constexpr Case kAsking[] = {
+constexpr TemplateCase kAsking[] = {
     {"'Hello World'.istitle()", "True"},
     {"'Hello world'.istitle()", "False"},
     {"'1A'.istitle()", "True"},
@@ -70,7 +70,7 @@ constexpr Case kAsking[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Asking, JinjaExpression, testing::ValuesIn(kAsking));
 
-constexpr Case kOperators[] = {
+constexpr TemplateCase kOperators[] = {
     {"7//2", "3"},
     {"-7//2", "-4"},
     {"-7%3", "2"},
@@ -131,7 +131,7 @@ constexpr Case kOperators[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Operators, JinjaExpression, testing::ValuesIn(kOperators));
 
-constexpr Case kMethods[] = {
+constexpr TemplateCase kMethods[] = {
     {"' a b '.strip() ~ '|'", "a b|"},
     {"'xxaxx'.lstrip('x')", "axx"},
     {"'xyayx'.rstrip('yx')", "xya"},
@@ -164,7 +164,7 @@ constexpr Case kMethods[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Methods, JinjaExpression, testing::ValuesIn(kMethods));
 
-constexpr Case kFilters[] = {
+constexpr TemplateCase kFilters[] = {
     {"l|sort", "[1, 2, 3]"},
     {"users|sort(attribute='age')|map(attribute='name')|join(',')", "Al,bob,cy"},
     {"['b','A','c']|sort", "['A', 'b', 'c']"},
@@ -208,7 +208,7 @@ constexpr Case kFilters[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Filters, JinjaExpression, testing::ValuesIn(kFilters));
 
-constexpr Case kTests[] = {
+constexpr TemplateCase kTests[] = {
     {"foo is defined", "False"}, {"no is none", "True"},         {"s is string", "True"},
     {"t is number", "True"},     {"t is integer", "False"},      {"d is mapping", "True"},
     {"l is mapping", "False"},   {"s is iterable", "True"},      {"n is iterable", "False"},
@@ -265,18 +265,18 @@ TEST(JinjaStatements, WhiteSpace) {
 }
 
 TEST(JinjaErrors, SyntaxErrorsNameTheLine) {
-  EXPECT_EQ(error_of("a\n{% if %}"), "t, line 2: unexpected '%}'");
-  EXPECT_EQ(error_of("a\n\n{{ (1 }}"), "t, line 3: unexpected '}', expected ')'");
+  EXPECT_EQ(render_error("a\n{% if %}"), "t, line 2: unexpected '%}'");
+  EXPECT_EQ(render_error("a\n\n{{ (1 }}"), "t, line 3: unexpected '}', expected ')'");
   for (const char* bad : {"{% if t %}", "{{ ", "{{ 1 + }}", "{% endif %}", "{{ 'abc }}", "{# ab", "{{ a b }}",
                           "{% foo %}", "{% for %}", "{% set 5 = 1 %}", "{{ n is odd is even }}",
                           "{% break %}", "{% include 'x' %}", "{{ $ }}"}) {
-    EXPECT_THAT(error_of(bad), testing::StartsWith("t, line 1: ")) << bad;
+    EXPECT_THAT(render_error(bad), testing::StartsWith("t, line 1: ")) << bad;
   }
 }
 
 TEST(JinjaErrors, RejectsWhatPythonRejects) {
-  EXPECT_EQ(error_of("\n{{ raise_exception('no\nway') }}"), "t, line 2: no\\x0away");
-  EXPECT_EQ(error_of("{% for x in no %}{% endfor %}"), "t, line 1: 'NoneType' object is not iterable");
+  EXPECT_EQ(render_error("\n{{ raise_exception('no\nway') }}"), "t, line 2: no\\x0away");
+  EXPECT_EQ(render_error("{% for x in no %}{% endfor %}"), "t, line 1: 'NoneType' object is not iterable");
   for (const char* bad : {"foo.bar",     "d.zz.yy",       "foo + 1",
                           "foo()",       "1/0",           "'a' + 1",
                           "none < 1",    "5|length",      "n|nofilter",
@@ -284,30 +284,30 @@ TEST(JinjaErrors, RejectsWhatPythonRejects) {
                           "s.upper(1)",  "{[1]: 2}",      "'x'|tojson(zz=1)",
                           "foo|tojson",  "range(200000)", "9223372036854775807 + 1",
                           "'%d' % 'x'",  "'{'.format(1)", "l|map('string')|length"}) {
-    EXPECT_THAT(error_of(std::string("{{ ") + bad + " }}"), testing::StartsWith("t, line 1: ")) << bad;
+    EXPECT_THAT(render_error(std::string("{{ ") + bad + " }}"), testing::StartsWith("t, line 1: ")) << bad;
   }
 }
 
 TEST(JinjaLimits, EveryRunEnds) {
   const TemplateLimits few{
       .n_operations = 100000, .n_bytes = 1 << 20, .n_output_bytes = 1000, .n_depth = 300};
-  EXPECT_THAT(error_of("{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
-                       {.n_operations = 100000}),
+  EXPECT_THAT(render_error("{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
+                           {.n_operations = 100000}),
               testing::HasSubstr("100000 operations"));
-  EXPECT_THAT(error_of("{% macro r(x) %}{{ r(x) }}{% endmacro %}{{ r(0) }}", few),
+  EXPECT_THAT(render_error("{% macro r(x) %}{{ r(x) }}{% endmacro %}{{ r(0) }}", few),
               testing::HasSubstr("recursion"));
-  EXPECT_THAT(error_of("{{ 'a' * 1001 }}", few), testing::HasSubstr("output"));
+  EXPECT_THAT(render_error("{{ 'a' * 1001 }}", few), testing::HasSubstr("output"));
   EXPECT_THAT(
-      error_of("{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-               few),
+      render_error(
+          "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", few),
       testing::HasSubstr("bytes of values"));
   EXPECT_THAT(
-      error_of("{% set n = namespace(x=1) %}{% for a in range(999) %}{% set n.x = [n.x] %}{% endfor %}"),
+      render_error("{% set n = namespace(x=1) %}{% for a in range(999) %}{% set n.x = [n.x] %}{% endfor %}"),
       testing::HasSubstr("nest"));
-  EXPECT_THAT(error_of("{% set n = namespace(x=1) %}{% for a in range(90) %}{% set n.x = [n.x, n.x] %}{% "
-                       "endfor %}{{ n.x }}"),
+  EXPECT_THAT(render_error("{% set n = namespace(x=1) %}{% for a in range(90) %}{% set n.x = [n.x, n.x] %}{% "
+                           "endfor %}{{ n.x }}"),
               testing::HasSubstr("4194304 elements"));
-  EXPECT_THAT(error_of("{{ 'a' * 9999999999 }}"), testing::HasSubstr("bytes"));
+  EXPECT_THAT(render_error("{{ 'a' * 9999999999 }}"), testing::HasSubstr("bytes"));
   // A walk over a long text is as many operations.
   const std::string long_texts = "{% set a = 'a' * 5000000 %}{% set b = 'a' * 2500000 + 'b' %}";
   const std::string often = "{% for i in range(100000) %}";
@@ -316,18 +316,19 @@ TEST(JinjaLimits, EveryRunEnds) {
        {"{% if b in a %}{% endif %}", "{% if a|length %}{% endif %}", "{% if a.find(b) %}{% endif %}",
         "{% if a.rfind('b' + b) %}{% endif %}", "{% if a.count(b) %}{% endif %}",
         "{% if a[-2:] %}{% endif %}", "{% if a.rsplit(b)|length %}{% endif %}"}) {
-    EXPECT_THAT(error_of(long_texts + often + work + "{% endfor %}", some), testing::HasSubstr("operations"))
+    EXPECT_THAT(render_error(long_texts + often + work + "{% endfor %}", some),
+                testing::HasSubstr("operations"))
         << work;
   }
-  EXPECT_THAT(error_of(long_texts + often + "{% if a|upper %}{% endif %}{% endfor %}", some),
+  EXPECT_THAT(render_error(long_texts + often + "{% if a|upper %}{% endif %}{% endfor %}", some),
               testing::AnyOf(testing::HasSubstr("operations"), testing::HasSubstr("bytes of values")));
-  EXPECT_THAT(error_of("{{ " + std::string(5000, '(')), testing::HasSubstr("t, line 1"));
-  EXPECT_THAT(error_of("{{ 1" + std::string(50000, '[') + " }}"), testing::HasSubstr("t, line 1"));
+  EXPECT_THAT(render_error("{{ " + std::string(5000, '(')), testing::HasSubstr("t, line 1"));
+  EXPECT_THAT(render_error("{{ 1" + std::string(50000, '[') + " }}"), testing::HasSubstr("t, line 1"));
   std::string blocks, sums = "{{ 1";
   for (int i = 0; i < 5000; ++i) blocks += "{% if t %}";
   for (int i = 0; i < 5000; ++i) sums += " + 1";
-  EXPECT_THAT(error_of(blocks), testing::HasSubstr("nested too deeply"));
-  EXPECT_THAT(error_of(sums + " }}"), testing::HasSubstr("too many terms"));
+  EXPECT_THAT(render_error(blocks), testing::HasSubstr("nested too deeply"));
+  EXPECT_THAT(render_error(sums + " }}"), testing::HasSubstr("too many terms"));
 }
 
 TEST(JinjaLimits, AValueMayContainItself) {

@@ -12,27 +12,26 @@
 namespace tandem {
 namespace {
 
-using Json = nlohmann::json;
 using test::Outcome;
 using test::shell;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Each line; fails on one that is not JSON.
-std::vector<Json> events_of(const std::string& out) {
-  std::vector<Json> events;
+std::vector<nlohmann::json> events_of(const std::string& out) {
+  std::vector<nlohmann::json> events;
   std::istringstream lines(out);
   for (std::string line; std::getline(lines, line);) {
-    events.push_back(Json::parse(line, nullptr, false));
+    events.push_back(nlohmann::json::parse(line, nullptr, false));
     EXPECT_TRUE(events.back().is_object()) << line;
   }
   return events;
 }
 
 // The kinds, repeated ones once.
-std::vector<std::string> kinds(const std::vector<Json>& events) {
+std::vector<std::string> kinds(const std::vector<nlohmann::json>& events) {
   std::vector<std::string> names;
-  for (const Json& e : events) {
+  for (const nlohmann::json& e : events) {
     const auto name = e["event"].get<std::string>();
     if (names.empty() || names.back() != name) names.push_back(name);
   }
@@ -61,8 +60,8 @@ TEST_F(RunJson, IsOneObjectPerLine) {
   EXPECT_EQ(events.front()["model"], path_);
   EXPECT_EQ(events.front()["n_ctx"], 64);
   std::string text;
-  for (const Json& e : events) text += e["event"] == "text" ? e["text"].get<std::string>() : "";
-  const Json& end = events.back();
+  for (const nlohmann::json& e : events) text += e["event"] == "text" ? e["text"].get<std::string>() : "";
+  const nlohmann::json& end = events.back();
   EXPECT_EQ(end["content"], text);
   EXPECT_EQ(end["reason"], "limit");
   EXPECT_EQ(end["n_generated"], 8);
@@ -77,7 +76,7 @@ TEST_F(RunJson, ReportsLogprobs) {
   const auto events = events_of(run("--json --logprobs 3 -p 'a b' -n 8 --ignore-eos 2>/dev/null").out);
   int n = 0;
   std::string bytes;
-  for (const Json& e : events) {
+  for (const nlohmann::json& e : events) {
     if (e["event"] != "token") continue;
     ++n;
     EXPECT_LE(e["logprob"], 0);
@@ -89,7 +88,7 @@ TEST_F(RunJson, ReportsLogprobs) {
   EXPECT_EQ(n, 8);
   const auto none = events_of(run("--json --logprobs 0 -p 'a b' -n 2 --ignore-eos 2>/dev/null").out);
   EXPECT_THAT(kinds(none), testing::Contains("token"));
-  for (const Json& e : none) {
+  for (const nlohmann::json& e : none) {
     EXPECT_TRUE(e["event"] != "token" || e["top_logprobs"].empty()) << e;
   }
 }

@@ -20,7 +20,7 @@ bool schema_accepts(const std::string& schema, std::string_view text) {
   return accepts(json_schema_to_gbnf(schema), text);
 }
 
-std::string refusal(const std::string& schema) {
+std::string schema_refusal(const std::string& schema) {
   try {
     Grammar::parse(json_schema_to_gbnf(schema));
   } catch (const Error& e) {
@@ -226,7 +226,8 @@ TEST(JsonSchema, UnsupportedKeywordsAreRejectedByName) {
       {R"({"enum":3})", "#/enum"},
       {R"({"allOf":[{"required":3},{"required":["a"]}]})", "wrong value"},
   };
-  for (const auto& [schema, expected] : cases) EXPECT_THAT(refusal(schema), HasSubstr(expected)) << schema;
+  for (const auto& [schema, expected] : cases)
+    EXPECT_THAT(schema_refusal(schema), HasSubstr(expected)) << schema;
 }
 
 TEST(JsonSchema, HostileSizesAreRefused) {
@@ -235,23 +236,23 @@ TEST(JsonSchema, HostileSizesAreRefused) {
     for (size_t i = 0; i < n; ++i) text += R"({"items":)";
     return text + "{}" + std::string(n, '}');
   };
-  EXPECT_EQ(refusal(nested(90)), "");
-  EXPECT_THAT(refusal(nested(10000)), HasSubstr("nested more than"));
-  EXPECT_THAT(refusal(std::string(1 << 20, ' ')), HasSubstr("the limit is"));
+  EXPECT_EQ(schema_refusal(nested(90)), "");
+  EXPECT_THAT(schema_refusal(nested(10000)), HasSubstr("nested more than"));
+  EXPECT_THAT(schema_refusal(std::string(1 << 20, ' ')), HasSubstr("the limit is"));
   // Doubles in size with each reference.
   std::string doubling = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 25; ++i) {
     const std::string next = R"({"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}";
     doubling += "\"" + std::to_string(i) + R"(":{"allOf":[)" + next + "," + next + "]},";
   }
-  EXPECT_THAT(refusal(doubling + R"("25":{"type":"null"}}})"), HasSubstr("too many expansions"));
+  EXPECT_THAT(schema_refusal(doubling + R"("25":{"type":"null"}}})"), HasSubstr("too many expansions"));
   // A long chain of references costs no stack.
   std::string chain = R"({"$ref":"#/$defs/0","$defs":{)";
   for (int i = 0; i < 3000; ++i) {
     chain += "\"" + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" +
              std::to_string(i + 1) + "\"}},";
   }
-  EXPECT_EQ(refusal(chain + R"("3000":{"type":"null"}}})"), "");
+  EXPECT_EQ(schema_refusal(chain + R"("3000":{"type":"null"}}})"), "");
 }
 
 TEST(JsonSchema, ComposedSchemas) {

@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string refusal(const std::string& text, const JsonLimits& limits = {}) {
+std::string json_refusal(const std::string& text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, "f.json", ErrorCode::usage, limits);
     return "";
@@ -24,27 +24,27 @@ std::string nested(size_t depth) {
 }
 
 TEST(Json, LimitsDepth) {
-  EXPECT_EQ(refusal(nested(200)), "");
-  EXPECT_EQ(refusal(nested(201)), "f.json: JSON nested more than 200 deep");
-  EXPECT_EQ(refusal(nested(5), {.max_depth = 5}), "");
-  EXPECT_THAT(refusal(R"({"a":{"b":[1]}})", {.max_depth = 2}), HasSubstr("more than 2 deep"));
-  EXPECT_EQ(refusal(R"(["[[[[", "\\\"[[[", "]"])", {.max_depth = 1}), "");  // brackets in strings
-  EXPECT_THAT(refusal(std::string(10'000'000, '[')), HasSubstr("nested"));
+  EXPECT_EQ(json_refusal(nested(200)), "");
+  EXPECT_EQ(json_refusal(nested(201)), "f.json: JSON nested more than 200 deep");
+  EXPECT_EQ(json_refusal(nested(5), {.max_depth = 5}), "");
+  EXPECT_THAT(json_refusal(R"({"a":{"b":[1]}})", {.max_depth = 2}), HasSubstr("more than 2 deep"));
+  EXPECT_EQ(json_refusal(R"(["[[[[", "\\\"[[[", "]"])", {.max_depth = 1}), "");  // brackets in strings
+  EXPECT_THAT(json_refusal(std::string(10'000'000, '[')), HasSubstr("nested"));
   EXPECT_TRUE(parse_json_or_null(nested(100000)).is_null());
 }
 
 TEST(Json, LimitsTheNumberOfValues) {
-  EXPECT_EQ(refusal("[1,2,3]", {.max_values = 7}), "");
-  EXPECT_THAT(refusal("[1,2,3,4]", {.max_values = 7}), HasSubstr("more than 7 values"));
-  EXPECT_EQ(refusal(R"({"a": 1, "b": []})", {.max_values = 18}), "");
-  EXPECT_THAT(refusal(R"({"a": 1, "b": []})", {.max_values = 17}), HasSubstr("more than 17 values"));
+  EXPECT_EQ(json_refusal("[1,2,3]", {.max_values = 7}), "");
+  EXPECT_THAT(json_refusal("[1,2,3,4]", {.max_values = 7}), HasSubstr("more than 7 values"));
+  EXPECT_EQ(json_refusal(R"({"a": 1, "b": []})", {.max_values = 18}), "");
+  EXPECT_THAT(json_refusal(R"({"a": 1, "b": []})", {.max_values = 17}), HasSubstr("more than 17 values"));
   std::string many = "[[]";
   for (int i = 0; i < (1 << 22); ++i) many += ",[]";
-  EXPECT_THAT(refusal(many + "]"), HasSubstr("more than 16777216 values"));
+  EXPECT_THAT(json_refusal(many + "]"), HasSubstr("more than 16777216 values"));
 }
 
 TEST(Json, ErrorsAreInPlainWords) {
-  const std::string text = refusal("{\n  \"a\": }");
+  const std::string text = json_refusal("{\n  \"a\": }");
   EXPECT_THAT(text, testing::StartsWith("f.json: invalid JSON: line 2, column 8:"));
   EXPECT_THAT(text, testing::Not(HasSubstr("exception")));
   EXPECT_THROW(parse_json("", ""), Error);

@@ -6,23 +6,17 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "gguf/quants.h"
+#include "support/row_values.h"
 
 namespace tandem {
 namespace {
 
-constexpr DType kBoth[] = {DType::KIVI4, DType::KIVI2};
+using test::rms_error;
 
-std::vector<float> normals(int64_t n, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& v : x) v = normal(engine);
-  return x;
-}
+constexpr DType kBoth[] = {DType::KIVI4, DType::KIVI2};
 
 std::vector<std::byte> group_of(DType dtype, const std::vector<float>& keys, int64_t head_dim) {
   std::vector<std::byte> bytes(row_bytes(dtype, head_dim) * kKiviGroup);
@@ -34,12 +28,6 @@ std::vector<float> keys_of(DType dtype, const std::vector<std::byte>& group, int
   std::vector<float> keys(static_cast<size_t>(kKiviGroup * head_dim));
   dequantize_key_group(dtype, group.data(), 0, kKiviGroup, keys.data(), head_dim);
   return keys;
-}
-
-double rms_error(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
-  return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
 TEST(Kivi, TypesAreOfNoFile) {
@@ -83,7 +71,7 @@ TEST(Kivi, AGroupOfKeysHasScalesThenMinimaThenCodes) {
 
 TEST(Kivi, ErrorsAgainstHalfFloats) {
   constexpr int64_t kHead = 128;
-  const std::vector<float> x = normals(kKiviGroup * kHead, 3);
+  const std::vector<float> x = test::normal_floats(kKiviGroup * kHead, 1.0f, 3);
   const struct {
     DType dtype;
     double bound;
@@ -105,7 +93,7 @@ TEST(Kivi, ErrorsAgainstHalfFloats) {
 // Why keys are quantized by channel: one that is a hundred times larger costs its neighbours nothing.
 TEST(Kivi, AnOutlierChannelCostsOtherChannelsNothing) {
   constexpr int64_t kHead = 64, kOutlier = 5;
-  const std::vector<float> plain = normals(kKiviGroup * kHead, 4);
+  const std::vector<float> plain = test::normal_floats(kKiviGroup * kHead, 1.0f, 4);
   std::vector<float> x = plain;
   for (int64_t t = 0; t < kKiviGroup; ++t) x[static_cast<size_t>(t * kHead + kOutlier)] *= 100;
   for (const DType dtype : kBoth) {
@@ -138,7 +126,7 @@ TEST(Kivi, ConstantChannelsAreExactAndAnyFloatIsTaken) {
 // What a saved session does: rows are read as half floats, and quantized again when they are loaded.
 TEST(Kivi, QuantizingAgainChangesLittle) {
   constexpr int64_t kHead = 64;
-  const std::vector<float> x = normals(kKiviGroup * kHead, 5);
+  const std::vector<float> x = test::normal_floats(kKiviGroup * kHead, 1.0f, 5);
   for (const DType dtype : kBoth) {
     const std::vector<float> once = keys_of(dtype, group_of(dtype, x, kHead), kHead);
     std::vector<float> half = once;

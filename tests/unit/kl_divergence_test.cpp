@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<float> random_logits(size_t n, unsigned seed, float spread = 2) {
+std::vector<float> normal_logits(size_t n, unsigned seed, float spread = 2) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, spread);
   std::vector<float> logits(n);
@@ -35,7 +35,7 @@ double log_probability(const std::vector<float>& logits, size_t i) {
 }
 
 TEST(BaseLogits, PackedRowsAreCloseAndBounded) {
-  const std::vector<float> logits = random_logits(1001, 1);
+  const std::vector<float> logits = normal_logits(1001, 1);
   std::vector<uint16_t> room(1002);
   const PackedLogits packed = pack_logits(logits, room);
   ASSERT_EQ(packed.q.size(), logits.size());
@@ -116,7 +116,7 @@ TEST(KlDivergence, IsTheSumOverTheVocabulary) {
   constexpr int kTokens = 20;
   std::vector<uint16_t> room(kVocab);
   for (unsigned t = 0; t < kTokens; ++t) {
-    const std::vector<float> base = random_logits(kVocab, 2 * t), other = random_logits(kVocab, 2 * t + 1);
+    const std::vector<float> base = normal_logits(kVocab, 2 * t), other = normal_logits(kVocab, 2 * t + 1);
     std::vector<float> mine = base;
     for (size_t i = 0; i < kVocab; ++i) mine[i] += 0.2f * other[i];
     divergence.add(mine, pack_logits(base, room), static_cast<int32_t>(t));

@@ -6,10 +6,12 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "support/errors.h"
 
 namespace tandem {
 namespace {
 
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -25,21 +27,11 @@ KvConfig four_layers() {
   return config_of(std::vector<KvShape>(4, KvShape{2, 64, 64}));
 }
 
-std::string refusal(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::usage);
-    return e.what();
-  }
-  ADD_FAILURE() << "not refused";
-  return "";
-}
 std::string parse_refusal(std::string_view text) {
-  return refusal([&] { parse_kv_type_layers(text); });
+  return error_of(ErrorCode::usage, [&] { parse_kv_type_layers(text); });
 }
 std::string set_refusal(const ContextOptions& options, KvConfig kv = four_layers()) {
-  return refusal([&] { set_kv_formats(kv, options); });
+  return error_of(ErrorCode::usage, [&] { set_kv_formats(kv, options); });
 }
 
 ContextOptions with_ranges(std::string_view text) {

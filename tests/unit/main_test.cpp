@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
+using test::Outcome;
 using test::shell;
-using Result = test::Outcome;
 
 class Main : public testing::Test {
  protected:
@@ -21,20 +21,20 @@ class Main : public testing::Test {
 };
 
 TEST_F(Main, VersionAndHelpGoToStdout) {
-  const Result version = shell("", "--version 2>/dev/null");
+  const Outcome version = shell("", "--version 2>/dev/null");
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_EQ(version.out.rfind("tandem ", 0), 0u);
   for (const char* fact : {"(commit ", "compiler: ", "scalar, ", "; here ", "CUDA"}) {
     EXPECT_NE(version.out.find(fact), std::string::npos) << fact << " in " << version.out;
   }
   EXPECT_EQ(version.out.back(), '\n');
-  const Result help = shell("", "--help 2>/dev/null");
+  const Outcome help = shell("", "--help 2>/dev/null");
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_NE(help.out.find("Usage: tandem"), std::string::npos);
 }
 
 TEST_F(Main, WithoutArgumentsThePageGoesToStderr) {
-  const Result quiet = shell("", "2>/dev/null");
+  const Outcome quiet = shell("", "2>/dev/null");
   EXPECT_EQ(quiet.exit_code, 2);
   EXPECT_EQ(quiet.out, "");
   EXPECT_NE(shell("", "2>&1").out.find("Usage: tandem"), std::string::npos);
@@ -53,7 +53,7 @@ TEST_F(Main, UsageLinesNameWhatIsNeeded) {
 }
 
 TEST_F(Main, UsageErrorsAreOneLineWithAHint) {
-  const Result wrong = shell("", "--nonsense 2>&1");
+  const Outcome wrong = shell("", "--nonsense 2>&1");
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_EQ(wrong.out, "tandem: error: unknown option '--nonsense' (try 'tandem --help')\n");
 }
@@ -62,21 +62,21 @@ TEST_F(Main, HelpAndVersionAreCommandsToo) {
   EXPECT_EQ(shell("", "version").out, shell("", "--version").out);
   EXPECT_EQ(shell("", "help").out, shell("", "--help").out);
   EXPECT_EQ(shell("", "help quantize").out, shell("", "quantize --help").out);
-  const Result wrong = shell("", "help quantise 2>&1");
+  const Outcome wrong = shell("", "help quantise 2>&1");
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_NE(wrong.out.find("unknown command 'quantise'; did you mean 'quantize'?"), std::string::npos)
       << wrong.out;
 }
 
 TEST_F(Main, MissingArgumentsAreNamedAsOnTheHelpPage) {
-  const Result nothing = shell("", "quantize 2>&1");
+  const Outcome nothing = shell("", "quantize 2>&1");
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_EQ(
       nothing.out,
       "tandem: error: an argument is missing: needed tandem quantize IN.gguf [OUT.gguf] TYPE [THREADS] (try "
       "'tandem quantize --help')\n");
   EXPECT_NE(shell("", "split one 2>&1").out.find("needed tandem split IN.gguf OUT"), std::string::npos);
-  const Result folder = shell("", "convert /no/such -o x.gguf 2>&1");
+  const Outcome folder = shell("", "convert /no/such -o x.gguf 2>&1");
   EXPECT_EQ(folder.exit_code, 5);
   EXPECT_NE(folder.out.find("/no/such: no such folder"), std::string::npos) << folder.out;
 }
@@ -85,10 +85,10 @@ TEST_F(Main, MissingArgumentsAreNamedAsOnTheHelpPage) {
 TEST_F(Main, MessagesNameNoInternals) {
   const test::TempDir directory;
   test::write_file(directory.path("config.json"), "{nonsense");
-  const Result config = shell("", "convert '" + directory.path("") + "' -o /dev/null 2>&1");
+  const Outcome config = shell("", "convert '" + directory.path("") + "' -o /dev/null 2>&1");
   EXPECT_EQ(config.exit_code, 3);
   EXPECT_NE(config.out.find("invalid JSON: line 1, column 3"), std::string::npos) << config.out;
-  const Result schema = shell("", "run x.gguf hi -j '{' 2>&1");
+  const Outcome schema = shell("", "run x.gguf hi -j '{' 2>&1");
   EXPECT_EQ(schema.out.find("json.exception"), std::string::npos) << schema.out;
   EXPECT_NE(schema.out.find("invalid JSON: line 1"), std::string::npos) << schema.out;
 }
@@ -99,7 +99,7 @@ TEST_F(Main, CtrlCSaysWhatBecameOfTheOutput) {
   std::string text;
   for (int i = 0; i < 400000; ++i) text += "a b ";
   test::write_file(directory.path("text.txt"), text);
-  const Result stopped =
+  const Outcome stopped =
       shell("cd '" + directory.path("") + "' && touch err && {",
             "imatrix -m m.gguf -f text.txt -c 64 -ofreq 1000000 -o out.gguf 2>err & pid=$!; "
             "until grep -q 'chunk ' err; do kill -0 $pid || break; done; "
@@ -110,11 +110,11 @@ TEST_F(Main, CtrlCSaysWhatBecameOfTheOutput) {
 }
 
 TEST_F(Main, UnwritableOutput) {
-  const Result full = shell("", "--help 2>&1 >/dev/full");
+  const Outcome full = shell("", "--help 2>&1 >/dev/full");
   EXPECT_EQ(full.exit_code, 5);
   EXPECT_EQ(full.out, "tandem: error: stdout: write failed: No space left on device\n");
   // a pipe closed by its reader: no message, exit code 5
-  const Result closed = shell("{ { sleep 0.2;", "--help; echo $? >&3; } | true; } 3>&1 2>&1");
+  const Outcome closed = shell("{ { sleep 0.2;", "--help; echo $? >&3; } | true; } 3>&1 2>&1");
   EXPECT_EQ(closed.out, "5\n");
 }
 
@@ -124,7 +124,7 @@ TEST_F(Main, ClosedDescriptorsAreNotReused) {
   const std::string model = directory.path("m.gguf");
   test::tiny_llama().write(model);
   const auto quantized = [&](const std::string& name, const std::string& redirections) {
-    const Result result =
+    const Outcome result =
         shell("", "quantize '" + model + "' '" + directory.path(name) + "' Q8_0 " + redirections);
     EXPECT_EQ(result.exit_code, 0) << redirections;
     std::ifstream in(directory.path(name), std::ios::binary);
@@ -141,7 +141,7 @@ TEST_F(Main, ClosedDescriptorsAreNotReused) {
 TEST_F(Main, AnEmptyNameOfAFileToWrite) {
   const test::TempDir directory;
   test::tiny_llama().write(directory.path("m.gguf"));
-  const Result result = shell("cd '" + directory.path("") + "' &&", "quantize m.gguf '' Q8_0 2>&1");
+  const Outcome result = shell("cd '" + directory.path("") + "' &&", "quantize m.gguf '' Q8_0 2>&1");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.out.find("the output file name is empty"), std::string::npos) << result.out;
 }

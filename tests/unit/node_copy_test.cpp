@@ -19,7 +19,7 @@ NodeShares two_nodes() {
   return NodeShares({{numa_nodes()[0].id, {0, 1, 2}}, {63, {3}}});
 }
 
-std::string random_bytes(size_t n, std::mt19937& rng) {
+std::string random_words(size_t n, std::mt19937& rng) {
   std::string bytes(n, '\0');
   for (size_t i = 0; i + 4 <= n; i += 4) {
     const auto word = static_cast<uint32_t>(rng());
@@ -34,7 +34,7 @@ test::RawGguf large_model(std::mt19937& rng) {
   raw.pairs = {test::kv_string("general.architecture", "llama")};
   raw.tensors = {test::tensor_info("matrix", {1000, 10007}, 0, 0),
                  test::tensor_info("experts", {512, 64, 8}, 0, 40028032)};
-  raw.data = random_bytes(40028032 + 512 * 64 * 8 * 4, rng);
+  raw.data = random_words(40028032 + 512 * 64 * 8 * 4, rng);
   return raw;
 }
 
@@ -76,7 +76,7 @@ TEST(NodeCopy, HasAllPartsOfASplitModel) {
     raw.pairs = {test::kv_u16("split.no", i), test::kv_u16("split.count", 2),
                  test::kv_i32("split.tensors.count", 2)};
     raw.tensors = {test::tensor_info("t" + std::to_string(i), {256, 300}, 0, 0)};
-    raw.data = random_bytes(256 * 300 * 4, rng);
+    raw.data = random_words(256 * 300 * 4, rng);
     test::write_file(folder.path("m-0000" + std::to_string(i + 1) + "-of-00002.gguf"), raw.bytes());
   }
   const std::string first = folder.path("m-00001-of-00002.gguf");

@@ -12,10 +12,10 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr int64_t kBlock = 32;
-
 class Groups : public testing::Test {
  protected:
+  static constexpr int64_t kBlock = 32;
+
   KvSequence sequence() { return KvSequence(pool_, kBlock, nullptr, 0, &groups_); }
   void grow(KvSequence& s, int64_t n, OpenGroups::Rows rows = OpenGroups::Rows::of_step) {
     groups_.begin_step();

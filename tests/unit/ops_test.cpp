@@ -10,16 +10,16 @@
 namespace tandem {
 namespace {
 
-using Ids = std::vector<TensorId>;
+using TensorIds = std::vector<TensorId>;
 
-Ids visited(const Op& op) {
-  Ids ids;
+TensorIds visited(const Op& op) {
+  TensorIds ids;
   for_each_input(op, [&](TensorId id) { ids.push_back(id); });
   return ids;
 }
 
 template <class AnyOp>
-AnyOp with(AnyOp op, const Ids& ids, const std::vector<TensorId AnyOp::*>& fields) {
+AnyOp with(AnyOp op, const TensorIds& ids, const std::vector<TensorId AnyOp::*>& fields) {
   EXPECT_EQ(ids.size(), fields.size());
   for (size_t i = 0; i < ids.size(); ++i) op.*fields[i] = ids[i];
   return op;
@@ -29,15 +29,15 @@ AnyOp with(AnyOp op, const Ids& ids, const std::vector<TensorId AnyOp::*>& field
 template <class AnyOp>
 void check(const std::vector<TensorId AnyOp::*>& fields, const AnyOp& op = {}) {
   SCOPED_TRACE(std::string(op_name(op)));
-  EXPECT_EQ(visited(op), Ids()) << "without tensors";
-  Ids all(fields.size());
+  EXPECT_EQ(visited(op), TensorIds()) << "without tensors";
+  TensorIds all(fields.size());
   std::iota(all.begin(), all.end(), 10);
   EXPECT_EQ(visited(with(op, all, fields)), all);
-  Ids listed;
+  TensorIds listed;
   for (const TensorId id : inputs_of(with(op, all, fields))) listed.push_back(id);
   EXPECT_EQ(listed, all);
   for (size_t absent = 0; absent < all.size(); ++absent) {
-    Ids some = all, expected = all;
+    TensorIds some = all, expected = all;
     some[absent] = kNoTensor;
     expected.erase(expected.begin() + static_cast<ptrdiff_t>(absent));
     EXPECT_EQ(visited(with(op, some, fields)), expected);

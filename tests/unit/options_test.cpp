@@ -6,19 +6,20 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "support/environment.h"
 #include "support/gguf_bytes.h"
+#include "support/sampler_model.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 using Arguments = std::vector<std::string>;
+using test::kInf;
+using test::Variable;
 
 // An app with one command that has every option group, and the structs it fills.
 struct Everything : CommandOptions {
@@ -73,18 +74,6 @@ std::string refusal(Arguments arguments) {
   all.insert(all.end(), arguments.begin(), arguments.end());
   return refusal_of_all(all);
 }
-
-// Sets a variable for one test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-};
 
 TEST(Options, DefaultsMatchLlamaCpp) {
   const Everything e = parse({});

@@ -4,25 +4,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "gguf/writer.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem {
 namespace {
 
+using test::file_bytes;
 using test::Outcome;
 using testing::HasSubstr;
-
-std::string read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 struct WritingCommand {
   const char* arguments;  // they write `output`
@@ -79,7 +75,7 @@ class Overwrite : public testing::Test {
     test::write_file(path("t.txt"), text);
     test::write_file(path("empty"), "");
     test::write_file(path("data"), std::string("\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", 16));
-    test::write_file(path("cut.gguf"), read_all(path("m.gguf")).substr(0, 10000));
+    test::write_file(path("cut.gguf"), file_bytes(path("m.gguf")).substr(0, 10000));
     test::ByteString dat;
     dat.u32(1).u32(1).raw("b").u32(0).u32(1).number(3.0f).u32(9).u32(4).raw("text");
     test::write_file(path("i.dat"), dat.bytes());
@@ -112,19 +108,19 @@ class Overwrite : public testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(path(""))) {
       if (entry.path().filename().string().starts_with("out")) std::filesystem::remove(entry.path());
     }
-    const std::string output = path(command.output), before = read_all(path(file.name));
+    const std::string output = path(command.output), before = file_bytes(path(file.name));
     std::filesystem::copy_file(path(file.name), output);
     const Outcome got = tandem(command.arguments);
     if (file.kind == nullptr || file.kind == std::string(command.kind)) {
       EXPECT_EQ(got.exit_code, 0) << got.out;
-      EXPECT_NE(read_all(output), "");
+      EXPECT_NE(file_bytes(output), "");
       return;
     }
     EXPECT_EQ(got.exit_code, 2) << got.out;
     EXPECT_THAT(got.out, HasSubstr("tandem: error: " + std::string(command.output) + ": exists and is not " +
                                    command.kind + "; write to another file"));
     EXPECT_EQ(std::count(got.out.begin(), got.out.end(), '\n'), 1) << got.out;  // and nothing else
-    EXPECT_TRUE(read_all(output) == before);
+    EXPECT_TRUE(file_bytes(output) == before);
   }
 
   test::TempDir directory_;

@@ -6,6 +6,7 @@
 #include "plan/imagined_device.h"
 #include "plan/session_plan.h"
 #include "support/phi_like.h"
+#include "support/planned_machine.h"
 
 namespace tandem {
 namespace {

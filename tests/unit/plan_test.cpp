@@ -13,6 +13,7 @@
 #include "plan/session_plan.h"
 #include "support/metered_host.h"
 #include "support/phi_like.h"
+#include "support/planned_machine.h"
 #include "tools/synth/shape_model.h"
 
 namespace tandem {
@@ -23,13 +24,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr double kGiga = 1e9;
-constexpr DeviceRates kHost = test::kPlannerHost;
-constexpr DeviceRates kGpu = test::kPlannerGpu;
 using test::PhiLike;
-
-size_t file_bytes(const Weight& w) {
-  return w.n_bytes();
-}
 
 class Planner : public testing::Test {
  protected:
@@ -40,10 +35,11 @@ class Planner : public testing::Test {
     shape.n_ubatch_given = true;
     return {phi_.architecture, phi_.architecture.weights, devices_, flags_, shape, rates_};
   }
-  void gpu(double gib, const DeviceRates& rates = kGpu) {
-    gpu_ = std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * (1 << 30)), file_bytes);
+  void gpu(double gib, const DeviceRates& rates = test::kPlannerGpu) {
+    gpu_ =
+        std::make_unique<ImaginedDevice>("GPU", static_cast<size_t>(gib * (1 << 30)), test::bytes_as_in_file);
     devices_ = {host_.get(), gpu_.get()};
-    rates_ = {kHost, rates};
+    rates_ = {test::kPlannerHost, rates};
   }
   static bool is_split(const SessionPlan& p) {
     return std::holds_alternative<SplitCache>(p.fit.choice.cache);
@@ -218,12 +214,12 @@ TEST_F(Planner, SummaryDescribesTheChoice) {
 }
 
 TEST_F(Planner, StreamsIfTheBusIsFastEnough) {
-  DeviceRates fast_bus = kGpu;
+  DeviceRates fast_bus = test::kPlannerGpu;
   fast_bus.bus_bytes_per_s = 60 * kGiga;
   gpu(1, fast_bus);
   rates_[0] = {60 * kGiga, 1e10, 60 * kGiga, 1e-6, 1e-7};  // a host that is slow at computing
   EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::always);
-  DeviceRates slow_bus = kGpu;
+  DeviceRates slow_bus = test::kPlannerGpu;
   slow_bus.bus_bytes_per_s = 0.1 * kGiga;
   gpu(1, slow_bus);
   EXPECT_EQ(plan_session(request(512)).front().fit.choice.streaming, Streaming::none);
@@ -236,7 +232,7 @@ TEST_F(Planner, StreamsIfTheBusIsFastEnough) {
 // unused.
 TEST_F(Planner, DividesRowsIfTheCpuLeavesBandwidthToTheBus) {
   const auto best = [&](const DeviceRates& host, double bus_gb_per_s) {
-    DeviceRates rates = kGpu;
+    DeviceRates rates = test::kPlannerGpu;
     rates.bus_bytes_per_s = bus_gb_per_s * kGiga;
     gpu(1, rates);
     rates_[0] = host;
@@ -268,7 +264,7 @@ TEST_F(Planner, DividesRowsIfTheCpuLeavesBandwidthToTheBus) {
 
 // What is streamed counts at the pace of page-locked memory where it will be locked: asked for, or all fits in memory.
 TEST_F(Planner, StreamedWeightsAreFasterFromPinnedMemory) {
-  DeviceRates rates = kGpu;
+  DeviceRates rates = test::kPlannerGpu;
   rates.bus_bytes_per_s = 4 * kGiga;
   rates.pinned_bytes_per_s = 10 * kGiga;
   gpu(1, rates);
@@ -294,7 +290,7 @@ TEST_F(Planner, StreamedWeightsAreFasterFromPinnedMemory) {
 
 // A CPU that saturates its memory with one sequence is bound by computing with many.
 TEST_F(Planner, DividesRowsForLargeBatches) {
-  DeviceRates rates = kGpu;
+  DeviceRates rates = test::kPlannerGpu;
   rates.bus_bytes_per_s = 20 * kGiga;
   gpu(4, rates);
   rates_[0] = {60 * kGiga, 5e12, 60 * kGiga, 1e-6, 1e-7, 0, 60 * kGiga};
@@ -417,7 +413,7 @@ TEST_F(Planner, SplitsTheCacheIfThatIsFaster) {
   ASSERT_NE(quarter, plans.end());
   EXPECT_GT(quarter->fit.choice.n_gpu_layers, PhiLike::kLayers);
   // With a half-full context, the host reads half of it, up to a micro-batch less.
-  const double cold_s = (16384 - 8192 - 512) * 393216.0 / kHost.read_bytes_per_s;
+  const double cold_s = (16384 - 8192 - 512) * 393216.0 / test::kPlannerHost.read_bytes_per_s;
   EXPECT_NEAR(1 / quarter->fit.speed.decode_tokens_per_s, cold_s, 0.1 * cold_s);
   for (const SessionPlan& p : plans) EXPECT_LE(p.fit.bytes.devices[1].total(), size_t{8} << 30);
   gpu(24);  // all of it fits
@@ -473,7 +469,7 @@ TEST_F(Planner, AMicroBatchThatFits) {
 // All layers are streamed: 2 GB a step. The micro-batch is as wide as makes the GPU's computing as long as the bus's work.
 TEST_F(Planner, StreamedPromptsTakeWiderMicroBatches) {
   const auto plan_with = [&](double bus_bytes_per_s, std::optional<int64_t> n_batch, bool given = false) {
-    DeviceRates rates = kGpu;
+    DeviceRates rates = test::kPlannerGpu;
     rates.bus_bytes_per_s = bus_bytes_per_s;
     gpu(8, rates);
     rates_[0].memory_bytes_per_s = 1e12;

@@ -10,14 +10,11 @@
 #include "plan/imagined_device.h"
 #include "plan/session_plan.h"
 #include "support/phi_like.h"
+#include "support/planned_machine.h"
 #include "tools/synth/shape_model.h"
 
 namespace tandem {
 namespace {
-
-size_t file_bytes(const Weight& w) {
-  return w.n_bytes();
-}
 
 class PlannedUbatch : public testing::Test {
  protected:
@@ -71,7 +68,7 @@ TEST_F(PlannedUbatch, ExpertsOnTheHostGetEnoughRowsBesideAGpu) {
   tools::Shape shape = *tools::find_shape("qwen3-30b-a3b");
   shape.n_layer = 4;
   const std::unique_ptr<Model> model = tools::load_shape(shape, {.type = tools::FileType::Q4_K_M}, {});
-  const ImaginedDevice gpu("GPU", size_t{4} << 30, file_bytes);
+  const ImaginedDevice gpu("GPU", size_t{4} << 30, test::bytes_as_in_file);
   devices_ = {host_.get(), &gpu};
   rates_ = {test::kPlannerHost, {.read_bytes_per_s = 1e12, .ops_per_s = 1e14, .bus_bytes_per_s = 1e8}};
   flags_.n_gpu_layers = flags_.n_cpu_moe = shape.n_layer + 1;
@@ -98,7 +95,8 @@ TEST_F(PlannedUbatch, WideMicroBatchesAreTriedWithUnlikeWays) {
   std::vector<const DeviceModel*> devices{host_.get()};
   rates_ = {{.read_bytes_per_s = 300e9, .ops_per_s = 5e12}};
   for (int i = 0; i < 4; ++i) {
-    gpus.push_back(std::make_unique<ImaginedDevice>("GPU" + std::to_string(i), size_t{16} << 30, file_bytes));
+    gpus.push_back(std::make_unique<ImaginedDevice>("GPU" + std::to_string(i), size_t{16} << 30,
+                                                    test::bytes_as_in_file));
     devices.push_back(gpus.back().get());
     rates_.push_back({.read_bytes_per_s = 2.7e12, .ops_per_s = 4e14, .bus_bytes_per_s = 53e9});
   }

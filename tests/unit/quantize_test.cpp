@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 
@@ -16,21 +15,18 @@
 #include "gguf/writer.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem::tools {
 namespace {
 
+using test::file_bytes;
 using testing::HasSubstr;
-
-std::string read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // The message thrown by the call; fails the test if it throws nothing.
 template <class Fn>
-Error error_of(Fn fn) {
+Error error_thrown(Fn fn) {
   try {
     fn();
   } catch (const Error& error) {
@@ -111,9 +107,9 @@ TEST_F(Quantize, EveryTypeHasTheBytesOfItsRowQuantizer) {
 
 TEST_F(Quantize, ThreadsDoNotMatter) {
   quantize({.type = FileType::Q4_K_M, .n_threads = 1});
-  const std::string alone = read_all(out);
+  const std::string alone = file_bytes(out);
   quantize({.type = FileType::Q4_K_M, .n_threads = 4});
-  EXPECT_EQ(read_all(out), alone);
+  EXPECT_EQ(file_bytes(out), alone);
 }
 
 TEST_F(Quantize, CopyKeepsEveryByte) {
@@ -196,14 +192,14 @@ TEST_F(Quantize, ReadsBothImatrixFormats) {
   EXPECT_EQ(matrix.dataset, "text");
   for (size_t n = 0; n < dat.bytes().size() - 12; ++n) {  // cut anywhere before the optional end
     test::write_file(path, dat.bytes().substr(0, n));
-    EXPECT_EQ(error_of([&] { read_imatrix(path); }).code(), ErrorCode::bad_file) << n;
+    EXPECT_EQ(error_thrown([&] { read_imatrix(path); }).code(), ErrorCode::bad_file) << n;
   }
 }
 
 TEST_F(Quantize, BadImatricesAreRefused) {
   const std::string path = directory.path("imatrix");
   const auto message = [&] {
-    const Error error = error_of([&] { read_imatrix(path); });
+    const Error error = error_thrown([&] { read_imatrix(path); });
     EXPECT_EQ(error.code(), ErrorCode::bad_file);
     return std::string(error.what());
   };
@@ -230,7 +226,7 @@ TEST_F(Quantize, ImportanceReachesTheRowsOfEachExpert) {
   EXPECT_EQ(after.metadata().get<std::string>("quantize.imatrix.file"), matrix.path);
   EXPECT_EQ(after.metadata().get<uint32_t>("quantize.imatrix.entries_count"), 1u);
   values.pop_back();
-  EXPECT_THAT(error_of([&] { quantize({.type = FileType::Q4_K_S}, &matrix); }).what(),
+  EXPECT_THAT(error_thrown([&] { quantize({.type = FileType::Q4_K_S}, &matrix); }).what(),
               HasSubstr("found 767 values, needed 768"));
 }
 
@@ -245,11 +241,11 @@ TEST_F(Quantize, InvalidWeightsAreCountedAndNamed) {
   model.write(in);
   const std::string old = test::small_gguf().bytes();
   test::write_file(out, old);
-  const Error error = error_of([&] { quantize({.type = FileType::Q4_0, .n_threads = 2}); });
+  const Error error = error_thrown([&] { quantize({.type = FileType::Q4_0, .n_threads = 2}); });
   EXPECT_EQ(error.code(), ErrorCode::bad_file);
   EXPECT_THAT(error.what(),
               HasSubstr("tensor blk.1.ffn_up.weight: found 2 NaN, 1 infinite of 131072 weights"));
-  EXPECT_EQ(read_all(out), old);
+  EXPECT_EQ(file_bytes(out), old);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path("")), {}), 2);  // no leftovers
 }
 
@@ -258,7 +254,7 @@ TEST_F(Quantize, WeightsTooLargeForF16AreRejected) {
   test::TinyModel model = test::tiny_llama(shape);
   reinterpret_cast<float*>(model.tensors["blk.0.attn_q.weight"].data.data())[3] = -1e5f;
   model.write(in);
-  EXPECT_THAT(error_of([&] { quantize({.type = FileType::F16}); }).what(),
+  EXPECT_THAT(error_thrown([&] { quantize({.type = FileType::F16}); }).what(),
               HasSubstr("tensor blk.0.attn_q.weight: found 1 too large for F16"));
   quantize({.type = FileType::BF16});
 }
@@ -266,7 +262,7 @@ TEST_F(Quantize, WeightsTooLargeForF16AreRejected) {
 TEST_F(Quantize, RequantizingNeedsPermission) {
   quantize({.type = FileType::Q8_0});
   std::filesystem::rename(out, in);
-  const Error error = error_of([&] { quantize({.type = FileType::Q4_0}); });
+  const Error error = error_thrown([&] { quantize({.type = FileType::Q4_0}); });
   EXPECT_EQ(error.code(), ErrorCode::bad_file);
   EXPECT_THAT(error.what(), HasSubstr("is already Q8_0"));
   quantize({.type = FileType::Q8_0});  // nothing to convert
@@ -275,14 +271,14 @@ TEST_F(Quantize, RequantizingNeedsPermission) {
 }
 
 TEST_F(Quantize, TheInputIsNeverTheOutput) {
-  const std::string before = read_all(in);
+  const std::string before = file_bytes(in);
   std::filesystem::create_hard_link(in, directory.path("hard"));
   std::filesystem::create_symlink(in, directory.path("soft"));
   for (const char* name : {"in.gguf", "./in.gguf", "hard", "soft"}) {
     out = directory.path(name);
-    EXPECT_EQ(error_of([&] { quantize({.type = FileType::Q4_0}); }).code(), ErrorCode::usage) << name;
+    EXPECT_EQ(error_thrown([&] { quantize({.type = FileType::Q4_0}); }).code(), ErrorCode::usage) << name;
   }
-  EXPECT_EQ(read_all(in), before);
+  EXPECT_EQ(file_bytes(in), before);
 }
 
 TEST_F(Quantize, KeepsTheParts) {

@@ -20,7 +20,7 @@
 namespace tandem {
 namespace {
 
-struct Case {
+struct QuantCase {
   DType dtype;
   QuantizeFn baseline;
 };
@@ -30,10 +30,11 @@ void baseline(const float* x, void* to, int64_t n, const float* importance) {
   quants_baseline::quantize(x, static_cast<Block*>(to), n, importance);
 }
 
-constexpr Case kCases[] = {{DType::Q2_K, baseline<BlockQ2_K>},   {DType::Q3_K, baseline<BlockQ3_K>},
-                           {DType::Q4_K, baseline<BlockQ4_K>},   {DType::Q5_K, baseline<BlockQ5_K>},
-                           {DType::Q6_K, baseline<BlockQ6_K>},   {DType::IQ2_XXS, baseline<BlockIQ2_XXS>},
-                           {DType::IQ3_S, baseline<BlockIQ3_S>}, {DType::IQ1_M, baseline<BlockIQ1_M>}};
+constexpr QuantCase kCases[] = {
+    {DType::Q2_K, baseline<BlockQ2_K>},   {DType::Q3_K, baseline<BlockQ3_K>},
+    {DType::Q4_K, baseline<BlockQ4_K>},   {DType::Q5_K, baseline<BlockQ5_K>},
+    {DType::Q6_K, baseline<BlockQ6_K>},   {DType::IQ2_XXS, baseline<BlockIQ2_XXS>},
+    {DType::IQ3_S, baseline<BlockIQ3_S>}, {DType::IQ1_M, baseline<BlockIQ1_M>}};
 
 // Rows of many kinds: ordinary, with outliers, of one sign, flat, tiny, huge, and of zeros.
 std::vector<float> row(int kind, size_t n, std::mt19937& random) {
@@ -58,7 +59,7 @@ TEST(QuantsIsa, EveryInstructionSetGivesTheSameBytes) {
   std::exponential_distribution<float> importance;
   std::vector<float> weights(kElements);
   for (float& w : weights) w = importance(random);
-  for (const Case& c : kCases) {
+  for (const QuantCase& c : kCases) {
     for (int kind = 0; kind < 8; ++kind) {
       for (const float* w : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
         const std::vector<float> x = row(kind, kElements, random);

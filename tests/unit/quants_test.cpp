@@ -13,13 +13,16 @@
 #include "gguf/blocks.h"
 #include "gguf/blocks_k.h"
 #include "support/dtypes.h"
+#include "support/row_values.h"
 #include "unit/quants_vectors.h"
 #include "unit/quants_vectors_grid.h"
 
 namespace tandem {
 namespace {
 
+using test::normal_floats;
 using test::quantizable_dtypes;
+using test::rms_error;
 
 std::vector<uint8_t> from_hex(const std::string& hex) {
   std::vector<uint8_t> bytes;
@@ -47,25 +50,6 @@ std::vector<float> round_trip(DType dtype, const std::vector<float>& x, const fl
   std::vector<float> y(x.size());
   dequantize_row(dtype, bytes.data(), y.data(), static_cast<int64_t>(y.size()));
   return y;
-}
-
-// Root of the mean of weight * error^2.
-double rms_error(const std::vector<float>& x, const std::vector<float>& y,
-                 const std::vector<float>& weights = {}) {
-  double sum = 0.0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double error = static_cast<double>(x[i]) - y[i];
-    sum += error * error * (weights.empty() ? 1.0 : weights[i]);
-  }
-  return std::sqrt(sum / static_cast<double>(x.size()));
-}
-
-std::vector<float> normal_floats(size_t n, float scale, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
 }
 
 void expect_floats(const test::DequantizeVector& known) {
@@ -260,14 +244,14 @@ TEST(Quants, OneOutlierIsKept) {
 
 // No input crashes, and finite input gives finite output.
 TEST(Quants, OddInputDoesNotCrash) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kMax = std::numeric_limits<float>::max();
   std::mt19937 random(17);
   const std::vector<std::pair<const char*, std::function<float(size_t)>>> inputs = {
       {"NaN", [](size_t) { return std::nanf(""); }},
       {"one NaN", [](size_t i) { return i == 0 ? std::nanf("") : 1.0f; }},
-      {"infinity", [](size_t i) { return i % 3 == 0 ? kInf : -kInf; }},
-      {"one infinity", [](size_t i) { return i == 100 ? -kInf : 0.5f; }},
+      {"infinity", [](size_t i) { return i % 3 == 0 ? kInfinity : -kInfinity; }},
+      {"one infinity", [](size_t i) { return i == 100 ? -kInfinity : 0.5f; }},
       {"huge", [](size_t i) { return i % 2 ? kMax : -kMax; }},
       {"huge positive", [](size_t) { return kMax; }},
       {"large", [](size_t i) { return 1e6f * static_cast<float>(i); }},

@@ -10,13 +10,13 @@
 #include "plan/peer_rates.h"
 #include "plan/rates.h"
 #include "support/gguf_bytes.h"
+#include "support/planned_machine.h"
 
 namespace tandem {
 namespace {
 
-constexpr double kGiga = 1e9;
-constexpr DeviceRates kHost{20 * kGiga, 0.5e12, 20 * kGiga, 1e-6, 1e-7};
-constexpr DeviceRates kGpu{1000 * kGiga, 50e12, 25 * kGiga, 1e-5, 2e-6};
+using test::kPlannerGpu;
+using test::kPlannerHost;
 
 TEST(Rates, AreMeasured) {
   const auto cpu = cpu::make_cpu_device({1, 1});
@@ -38,12 +38,12 @@ TEST(Rates, AreRemembered) {
   const std::string path = directory.path("deep/er/rates");
   const RatesCache cache(path);
   EXPECT_FALSE(cache.find("CPU: x"));
-  cache.remember("CPU: x", kHost);
-  cache.remember("GPU: y", kGpu);
+  cache.remember("CPU: x", kPlannerHost);
+  cache.remember("GPU: y", kPlannerGpu);
   ASSERT_TRUE(cache.find("CPU: x"));
-  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
-  EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kGpu.ops_per_s, 1);
-  DeviceRates with_memory = kHost;
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kPlannerHost.read_bytes_per_s, 1);
+  EXPECT_NEAR(cache.find("GPU: y")->ops_per_s, kPlannerGpu.ops_per_s, 1);
+  DeviceRates with_memory = kPlannerHost;
   with_memory.memory_bytes_per_s = 123e9;
   with_memory.float_ops_per_s = 9e9;
   with_memory.attention_ops_per_s = 7e9;
@@ -58,8 +58,8 @@ TEST(Rates, AreRemembered) {
   EXPECT_NEAR(cache.find("CPU: z")->peer_bytes_per_s, 5e9, 1);
   EXPECT_NEAR(cache.find("CPU: z")->peer_s, 2e-5, 1e-9);
   EXPECT_FALSE(cache.find("CPU"));
-  cache.remember("CPU: x", kGpu);  // the last one counts
-  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kGpu.read_bytes_per_s, 1);
+  cache.remember("CPU: x", kPlannerGpu);  // the last one counts
+  EXPECT_NEAR(cache.find("CPU: x")->read_bytes_per_s, kPlannerGpu.read_bytes_per_s, 1);
   EXPECT_FALSE(RatesCache("").find("CPU: x"));
 }
 
@@ -112,7 +112,7 @@ TEST(Rates, DisksAreMeasuredOnce) {
 
 class RatesFile : public testing::Test {
  protected:
-  RatesFile() : path_(directory_.path("rates")), cache_(path_) { cache_.remember("CPU: x", kHost); }
+  RatesFile() : path_(directory_.path("rates")), cache_(path_) { cache_.remember("CPU: x", kPlannerHost); }
   // "numbers<tab>key", the last line written.
   std::pair<std::string, std::string> line() const {
     std::ifstream in(path_);
@@ -146,7 +146,7 @@ TEST_F(RatesFile, LinesOfOtherVersionsAreSkipped) {
   const auto [numbers, key] = line();
   append("1e9 1e9 1e9 0 0 1e9", key);
   ASSERT_TRUE(cache_.find("CPU: x"));
-  EXPECT_NEAR(cache_.find("CPU: x")->read_bytes_per_s, kHost.read_bytes_per_s, 1);
+  EXPECT_NEAR(cache_.find("CPU: x")->read_bytes_per_s, kPlannerHost.read_bytes_per_s, 1);
 }
 
 TEST_F(RatesFile, RatesExpire) {
@@ -154,7 +154,7 @@ TEST_F(RatesFile, RatesExpire) {
     return std::stoll(line().first) - static_cast<long long>(std::time(nullptr));
   };
   EXPECT_GT(seconds_left(), 24 * 3600);
-  cache_.remember("CPU: x", kHost, Measured::disturbed);
+  cache_.remember("CPU: x", kPlannerHost, Measured::disturbed);
   EXPECT_LT(seconds_left(), 3600);
   EXPECT_GT(seconds_left(), 0);
   const auto entry = line();  // by name, because clang 14 has no captures of structured bindings

@@ -9,14 +9,14 @@
 namespace tandem {
 namespace {
 
-struct Split {
+struct SplitAnswer {
   std::string reasoning, answer;
-  bool operator==(const Split&) const = default;
+  bool operator==(const SplitAnswer&) const = default;
 };
 
 // All of `text` in pieces of n bytes.
-Split split(const std::string& prompt, const std::string& text, size_t n) {
-  Split s;
+SplitAnswer split_answer(const std::string& prompt, const std::string& text, size_t n) {
+  SplitAnswer s;
   ReasoningSplitter splitter(prompt, [&](AnswerPart part, std::string_view piece) {
     EXPECT_FALSE(piece.empty());
     (part == AnswerPart::reasoning ? s.reasoning : s.answer) += piece;
@@ -26,9 +26,9 @@ Split split(const std::string& prompt, const std::string& text, size_t n) {
   return s;
 }
 
-void expect_split(const std::string& prompt, const std::string& text, const Split& expected) {
+void expect_split(const std::string& prompt, const std::string& text, const SplitAnswer& expected) {
   for (size_t n = 1; n <= text.size() + 1; ++n) {
-    const Split s = split(prompt, text, n);
+    const SplitAnswer s = split_answer(prompt, text, n);
     EXPECT_EQ(s.reasoning, expected.reasoning) << "in pieces of " << n;
     EXPECT_EQ(s.answer, expected.answer) << "in pieces of " << n;
   }

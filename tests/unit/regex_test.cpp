@@ -12,7 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string refusal(const std::string& pattern, const std::string& text = "blk.0.attn_q.weight") {
+std::string regex_refusal(const std::string& pattern, const std::string& text = "blk.0.attn_q.weight") {
   try {
     (void)Regex(pattern, "-ot").found_in(text);
     return "";
@@ -38,14 +38,14 @@ TEST(Regex, FindsWhatModelCardsWrite) {
 }
 
 TEST(Regex, RefusesWhatItCannotMatch) {
-  EXPECT_THAT(refusal("("), AllOf(HasSubstr("-ot: '('"), HasSubstr("not a regular expression")));
-  EXPECT_THAT(refusal(std::string(4000, '(') + std::string(4000, ')')),
+  EXPECT_THAT(regex_refusal("("), AllOf(HasSubstr("-ot: '('"), HasSubstr("not a regular expression")));
+  EXPECT_THAT(regex_refusal(std::string(4000, '(') + std::string(4000, ')')),
               HasSubstr("not a regular expression"));
-  EXPECT_THAT(refusal(std::string(20000, '(')), HasSubstr("needed at most 10000"));
-  EXPECT_THAT(refusal("(([a-z.]*)*)*[XY]", std::string(200, 'a')), HasSubstr("cannot be matched"));
-  EXPECT_THAT(refusal("(a?){65535}a{65535}"), HasSubstr("-ot: "));
-  EXPECT_THAT(refusal("\xff"), HasSubstr("not a regular expression"));
-  EXPECT_THAT(refusal("a", "\xff"), HasSubstr("cannot be matched"));
+  EXPECT_THAT(regex_refusal(std::string(20000, '(')), HasSubstr("needed at most 10000"));
+  EXPECT_THAT(regex_refusal("(([a-z.]*)*)*[XY]", std::string(200, 'a')), HasSubstr("cannot be matched"));
+  EXPECT_THAT(regex_refusal("(a?){65535}a{65535}"), HasSubstr("-ot: "));
+  EXPECT_THAT(regex_refusal("\xff"), HasSubstr("not a regular expression"));
+  EXPECT_THAT(regex_refusal("a", "\xff"), HasSubstr("cannot be matched"));
 }
 
 }  // namespace

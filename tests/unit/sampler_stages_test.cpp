@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -15,11 +14,10 @@
 #include "sample/temperature.h"
 #include "sample/truncation.h"
 #include "sample/xtc.h"
+#include "support/sampler_model.h"
 
 namespace tandem {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Candidates from_probabilities(const std::vector<float>& p) {
   std::vector<float> logits;
@@ -44,6 +42,7 @@ void expect_probabilities(Candidates c, const std::vector<float>& expected, floa
 }
 
 using Ids = std::vector<int32_t>;
+using test::kInf;
 
 TEST(TopK, KeepsTheLargestSorted) {
   for (const auto& [k, expected] : std::vector<std::pair<int, Ids>>{{1, {3}},

@@ -10,18 +10,15 @@
 #include "base/error.h"
 #include "sample/rng.h"
 #include "sample/sampler.h"
+#include "support/sampler_model.h"
 
 namespace tandem {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using test::kInf;
+using test::sampler_model;
 
-SamplerModel model(size_t n_vocab) {
-  return {.n_vocab = static_cast<int32_t>(n_vocab), .n_ctx = 512, .eog = {}, .piece = [](int32_t) {
-            return "x";
-          }};
-}
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> random_logits(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -43,7 +40,7 @@ ErrorCode code_of(const std::function<void()>& f, std::string* message = nullptr
 
 // Counts of many draws from the same logits.
 std::vector<int> draws(const SamplerParams& params, const std::vector<float>& logits, int n) {
-  Sampler sampler(params, model(logits.size()));
+  Sampler sampler(params, sampler_model(logits.size()));
   std::vector<int> counts(logits.size(), 0);
   for (int i = 0; i < n; ++i) ++counts[static_cast<size_t>(sampler.sample(logits))];
   return counts;
@@ -84,7 +81,7 @@ TEST(SamplerParams, InvalidValuesAreRejected) {
   const auto refused = [](auto change) {
     SamplerParams p;
     change(p);
-    EXPECT_EQ(code_of([&] { Sampler(p, model(4)); }), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { Sampler(p, sampler_model(4)); }), ErrorCode::usage);
   };
   refused([](SamplerParams& p) { p.mirostat = 3; });
   refused([](SamplerParams& p) { p.temp = kNan; });
@@ -114,7 +111,7 @@ TEST(Rng, GivesThePublishedNumbersAndEvenOnes) {
 TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   SamplerParams params;
   params.temp = 0;
-  Sampler sampler(params, model(5));
+  Sampler sampler(params, sampler_model(5));
   EXPECT_EQ(sampler.sample(std::vector<float>{1, 3, 2, 3, 3}), 1);
   EXPECT_EQ(sampler.sample(std::vector<float>{-kInf, -5, -5, -kInf, -6}), 1);
 }
@@ -123,7 +120,7 @@ TEST(Sampler, GreedyAgreesWithTheFullChain) {
   SamplerParams plain, biased;
   plain.temp = biased.temp = 0;
   biased.logit_bias = {{0, 0.0f}};
-  Sampler a(plain, model(3000)), b(biased, model(3000));
+  Sampler a(plain, sampler_model(3000)), b(biased, sampler_model(3000));
   for (uint32_t seed = 0; seed < 50; ++seed) {
     const auto logits = random_logits(3000, seed);
     EXPECT_EQ(a.sample(logits), b.sample(logits));
@@ -137,7 +134,7 @@ TEST(Sampler, GreedyAppliesPenaltiesWithoutRandomness) {
   params.xtc_probability = 1.0f;
   params.typical_p = 0.1f;
   params.mirostat_ent = 9.0f;
-  Sampler sampler(params, model(3));
+  Sampler sampler(params, sampler_model(3));
   const std::vector<float> logits = {5, 4, 0};
   EXPECT_EQ(sampler.sample(logits), 0);
   sampler.accept(0);
@@ -145,12 +142,12 @@ TEST(Sampler, GreedyAppliesPenaltiesWithoutRandomness) {
 
   params.stages = parse_sampler_names("top_k;penalties");
   params.top_k = 1;
-  Sampler first_top_k(params, model(3));
+  Sampler first_top_k(params, sampler_model(3));
   first_top_k.accept(0);
   EXPECT_EQ(first_top_k.sample(logits), 0);
 
   params.mirostat = 2;
-  Sampler with_mirostat(params, model(3));
+  Sampler with_mirostat(params, sampler_model(3));
   for (int i = 0; i < 20; ++i) EXPECT_EQ(with_mirostat.sample(logits), 0);
 }
 
@@ -159,7 +156,7 @@ TEST(Sampler, SameSeedSameTokens) {
   params.seed = 1234;
   params.xtc_probability = 0.5f;
   const auto logits = random_logits(1000, 9);
-  Sampler a(params, model(1000)), b(params, model(1000));
+  Sampler a(params, sampler_model(1000)), b(params, sampler_model(1000));
   std::vector<int32_t> first;
   for (int i = 0; i < 200; ++i) {
     const int32_t token = a.sample(logits);
@@ -175,7 +172,7 @@ TEST(Sampler, SameSeedSameTokens) {
     a.accept(token);
   }
   params.seed = 1235;
-  Sampler other(params, model(1000));
+  Sampler other(params, sampler_model(1000));
   int same = 0;
   for (const int32_t token : first) same += other.sample(logits) == token;
   EXPECT_LT(same, 150);
@@ -187,14 +184,14 @@ TEST(Sampler, SeedsGiveTheSameTokensInEveryVersion) {
   params.seed = 42;
   std::vector<float> logits(64);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 37) % 64) / 16.0f;
-  Sampler sampler(params, model(64));
+  Sampler sampler(params, sampler_model(64));
   std::vector<int32_t> tokens;
   for (int i = 0; i < 12; ++i) tokens.push_back(sampler.sample(logits));
   EXPECT_EQ(tokens, (std::vector<int32_t>{38, 50, 55, 27, 32, 48, 10, 60, 48, 62, 55, 31}));
 }
 
 TEST(Sampler, RandomSeedsDiffer) {
-  Sampler a(SamplerParams{}, model(4)), b(SamplerParams{}, model(4));
+  Sampler a(SamplerParams{}, sampler_model(4)), b(SamplerParams{}, sampler_model(4));
   EXPECT_NE(a.seed(), b.seed());
   const uint64_t before = a.seed();
   a.reset();
@@ -206,7 +203,7 @@ TEST(Sampler, CopiesContinueIdentically) {
   params.seed = 5;
   params.frequency_penalty = 0.3f;
   const auto logits = random_logits(50, 2);
-  Sampler a(params, model(50));
+  Sampler a(params, sampler_model(50));
   for (int i = 0; i < 10; ++i) a.accept(a.sample(logits));
   Sampler b = a;
   for (int i = 0; i < 50; ++i) {
@@ -289,9 +286,9 @@ TEST(Sampler, BiasesBanRaiseAndForce) {
   SamplerParams params;
   params.temp = 0;
   params.logit_bias = {{0, -kInf}, {2, 1.5f}};
-  EXPECT_EQ(Sampler(params, model(4)).sample(logits), 2);
+  EXPECT_EQ(Sampler(params, sampler_model(4)).sample(logits), 2);
   params.logit_bias = {{3, kInf}, {2, kInf}, {3, -kInf}};
-  EXPECT_EQ(Sampler(params, model(4)).sample(logits), 2);
+  EXPECT_EQ(Sampler(params, sampler_model(4)).sample(logits), 2);
   params.temp = 1;
   params.seed = 1;
   params.logit_bias = {{1, kInf}, {3, kInf}};
@@ -299,7 +296,7 @@ TEST(Sampler, BiasesBanRaiseAndForce) {
   EXPECT_NEAR(counts[1], 500, 60);
   EXPECT_EQ(counts[1] + counts[3], 1000);
   params.logit_bias = {{0, -kInf}, {1, -kInf}, {2, -kInf}, {3, -kInf}};
-  Sampler banned(params, model(4));
+  Sampler banned(params, sampler_model(4));
   EXPECT_EQ(code_of([&] { banned.sample(logits); }), ErrorCode::usage);
 }
 
@@ -307,7 +304,7 @@ TEST(Sampler, IgnoreEosBansEveryEndToken) {
   SamplerParams params;
   params.temp = 0;
   params.ignore_eos = true;
-  SamplerModel m = model(4);
+  SamplerModel m = sampler_model(4);
   m.eog = {0, 2};
   EXPECT_EQ(Sampler(params, m).sample(std::vector<float>{9, 1, 8, 2}), 3);
 }
@@ -318,7 +315,7 @@ TEST(Sampler, DoesNotChangeTheLogits) {
   params.repeat_penalty = 1.5f;
   const auto logits = random_logits(100, 4);
   auto copy = logits;
-  Sampler sampler(params, model(100));
+  Sampler sampler(params, sampler_model(100));
   for (int i = 0; i < 5; ++i) sampler.accept(sampler.sample(copy));
   EXPECT_EQ(copy, logits);
 }
@@ -330,7 +327,7 @@ TEST(Sampler, BadLogitsAreNamed) {
     for (size_t at = 0; at < 7; ++at) {
       std::vector<float> logits(7, 1.0f);
       logits[at] = kNan;
-      Sampler sampler(params, model(7));
+      Sampler sampler(params, sampler_model(7));
       sampler.accept(3);
       sampler.accept(4);
       std::string message;
@@ -354,7 +351,7 @@ TEST(Sampler, DryAndPenaltiesActThroughTheChain) {
   params.temp = 0;
   params.dry_multiplier = 10.0f;
   params.dry_sequence_breakers = {};
-  Sampler sampler(params, model(4));
+  Sampler sampler(params, sampler_model(4));
   for (const int32_t token : {0, 1, 2, 0, 1}) sampler.accept(token);
   EXPECT_EQ(sampler.sample(std::vector<float>{0, 0, 5, 1}), 3);
   sampler.reset();
@@ -366,7 +363,7 @@ TEST(Sampler, ALargeVocabularyIsFast) {
   constexpr size_t kVocab = 150000;
   const auto logits = random_logits(kVocab, 1);
   double best_ms = 1e9;
-  Sampler sampler(SamplerParams{}, model(kVocab));
+  Sampler sampler(SamplerParams{}, sampler_model(kVocab));
   for (int i = 0; i < 20; ++i) {
     const auto start = std::chrono::steady_clock::now();
     sampler.accept(sampler.sample(logits));

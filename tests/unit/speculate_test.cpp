@@ -88,7 +88,7 @@ struct Machine {
   double first = 1;  // times as long takes the first step of a size
 };
 
-struct Outcome {
+struct SimulatedRun {
   double seconds = 0;
   double preparing = 0;  // of them, what first steps took beyond the usual
   int64_t n_tokens = 0;
@@ -97,13 +97,13 @@ struct Outcome {
 
 constexpr int64_t kMaxGuesses = 16;
 
-Outcome simulate(const Machine& m, const std::function<double(int64_t)>& p_right, int64_t n_tokens,
-                 uint32_t seed) {
+SimulatedRun simulate(const Machine& m, const std::function<double(int64_t)>& p_right, int64_t n_tokens,
+                      uint32_t seed) {
   const NoDrafter drafter(0.5);
   DraftPolicy policy(drafter, kMaxGuesses);
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> uniform(0, 1);
-  Outcome out;
+  SimulatedRun out;
   std::set<int64_t> seen;  // sizes of steps
   int64_t n_again = 0;
   while (out.n_tokens < n_tokens) {
@@ -154,7 +154,7 @@ TEST(DraftPolicy, LosesAtMostThreePercent) {
         for (const bool is_recurrent : {false, true}) {
           const Machine m{linear(row), guess_seconds, 0.05, is_recurrent};
           for (uint32_t seed = 1; seed <= 3; ++seed) {
-            const Outcome out = simulate(m, always(p), 400, seed);
+            const SimulatedRun out = simulate(m, always(p), 400, seed);
             EXPECT_LT(out.per_token(), 1.03 * 0.01) << "row " << row << ", right " << p << ", guess "
                                                     << guess_seconds << (is_recurrent ? ", recurrent" : "");
           }
@@ -167,8 +167,8 @@ TEST(DraftPolicy, LosesAtMostThreePercent) {
 // A text whose guesses are right at first and then never again: what was gained does not pay for losses.
 TEST(DraftPolicy, StopsWhenGuessesGetWorse) {
   const Machine m{linear(0.2), 0, 0.02};
-  const Outcome good = simulate(m, always(0.95), 1000, 5);
-  const Outcome both = simulate(
+  const SimulatedRun good = simulate(m, always(0.95), 1000, 5);
+  const SimulatedRun both = simulate(
       m, [](int64_t n) { return n < 1000 ? 0.95 : 0.0; }, 2000, 5);
   EXPECT_LT(both.seconds - good.seconds, 1.06 * 0.01 * 1000);
 }
@@ -182,7 +182,7 @@ TEST(DraftPolicy, FindsTheBestNumber) {
         const double n_tokens = (1 - std::pow(p, k + 1)) / (1 - p);
         best = std::min(best, linear(row)(1 + k) / n_tokens);
       }
-      const Outcome out = simulate({linear(row), 0, 0.05}, always(p), 4000, 7);
+      const SimulatedRun out = simulate({linear(row), 0, 0.05}, always(p), 4000, 7);
       EXPECT_LT(out.per_token(), 1.1 * best) << "row " << row << ", right " << p;
     }
   }
@@ -197,7 +197,7 @@ TEST(DraftPolicy, FindsTheBestNumberOfGuessesThatCost) {
         const double n_tokens = (1 - std::pow(p, k + 1)) / (1 - p);
         best = std::min(best, (linear(0.1)(1 + k) + k * guess) / n_tokens);
       }
-      const Outcome out = simulate({linear(0.1), guess, 0.05}, always(p), 4000, 9);
+      const SimulatedRun out = simulate({linear(0.1), guess, 0.05}, always(p), 4000, 9);
       EXPECT_LT(out.per_token(), 1.12 * best) << "guess " << guess << ", right " << p;
     }
   }
@@ -206,9 +206,9 @@ TEST(DraftPolicy, FindsTheBestNumberOfGuessesThatCost) {
 // The first step of a size may be slow, as where a GPU's launches are recorded: no reason to give the size up.
 TEST(DraftPolicy, TriesASizeAgainThatWasSlowOnce) {
   Machine m{linear(0.1), 0, 0.05};
-  const Outcome usual = simulate(m, always(0.95), 1000, 3);
+  const SimulatedRun usual = simulate(m, always(0.95), 1000, 3);
   m.first = 20;
-  const Outcome slow = simulate(m, always(0.95), 1000, 3);
+  const SimulatedRun slow = simulate(m, always(0.95), 1000, 3);
   EXPECT_GT(slow.preparing, 0.1);
   EXPECT_LT(slow.seconds - slow.preparing, 1.3 * usual.seconds);
   EXPECT_LT(usual.per_token(), 0.5 * 0.01);

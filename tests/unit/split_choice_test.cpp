@@ -9,6 +9,7 @@
 #include "plan/session_plan.h"
 #include "support/gguf_bytes.h"
 #include "support/metered_host.h"
+#include "support/planned_machine.h"
 #include "support/process.h"
 #include "support/tiny_model.h"
 
@@ -20,10 +21,6 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr double kFast = 1e12, kSlow = 1e6;  // bytes per second of a link
-
-size_t file_bytes(const Weight& w) {
-  return w.n_bytes();
-}
 
 class SplitChoice : public testing::Test {
  protected:
@@ -43,7 +40,8 @@ class SplitChoice : public testing::Test {
     rates_ = {{1e12, 1e15, 1e12, 0, 0}};
     gpus_.clear();
     for (size_t i = 0; i < n_gpus; ++i) {
-      gpus_.push_back(std::make_unique<ImaginedDevice>("GPU" + std::to_string(i), n_bytes, file_bytes));
+      gpus_.push_back(
+          std::make_unique<ImaginedDevice>("GPU" + std::to_string(i), n_bytes, test::bytes_as_in_file));
       rates_.push_back({1e9, 1e15, link, 0, 0});
     }
   }

@@ -5,25 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
 #include "gguf/parse.h"
 #include "support/gguf_bytes.h"
 #include "support/process.h"
+#include "support/text_files.h"
 #include "support/tiny_model.h"
 
 namespace tandem::tools {
 namespace {
 
+using test::file_bytes;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 TEST(PlanSplit, ByTensors) {
   const std::vector<uint64_t> sizes(5, 100);
@@ -92,7 +87,7 @@ TEST_F(Split, PartsOpenAsOneAndMergeToTheSameBytes) {
       }
     }
     write_parts(split, {}, directory.path("merged.gguf"));
-    EXPECT_TRUE(read_all(directory.path("merged.gguf")) == read_all(in));
+    EXPECT_TRUE(file_bytes(directory.path("merged.gguf")) == file_bytes(in));
   }
 }
 
@@ -116,7 +111,7 @@ TEST_F(Split, RunsAsCommands) {
   EXPECT_FALSE(std::filesystem::exists(directory.path("a-00001-of-00003.gguf")));
   EXPECT_EQ(run("split in.gguf a --split-max-tensors 10 --no-tensor-first-split").exit_code, 0);
   EXPECT_EQ(run("merge a-00001-of-00004.gguf b.gguf").exit_code, 0);
-  EXPECT_TRUE(read_all(directory.path("b.gguf")) == read_all(in));
+  EXPECT_TRUE(file_bytes(directory.path("b.gguf")) == file_bytes(in));
   EXPECT_EQ(run("merge a-00002-of-00004.gguf b.gguf").exit_code, 3);
   EXPECT_EQ(run("split in.gguf a --split-max-tensors 10 --split-max-size 1M").exit_code, 2);
   std::filesystem::remove(directory.path("a-00003-of-00004.gguf"));

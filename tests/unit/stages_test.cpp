@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <random>
 
-#include "base/error.h"
 #include "exec/schedule.h"
 #include "graph/top_k.h"
 #include "pipeline/shares.h"
 #include "pipeline/top_logits.h"
 #include "plan/cost.h"
 #include "plan/session_plan.h"
+#include "support/errors.h"
 #include "support/gguf_bytes.h"
 #include "support/stages_rig.h"
 #include "support/tiny_model.h"
@@ -19,18 +19,10 @@
 namespace tandem {
 namespace {
 
+using test::message_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 std::vector<LayerLoad> equal_loads(size_t n) {
   return std::vector<LayerLoad>(n, LayerLoad{1e9, 1e9, 1e3});
@@ -53,12 +45,12 @@ TEST(LayerShares, StayInMemory) {
   EXPECT_EQ(divide_layers(equal_loads(8), all_cuts(8), ranks, 0).ranges[0].size(), 5);
   EXPECT_EQ(divide_layers(equal_loads(8), all_cuts(8), ranks, 1e5).ranges[0].size(), 4);
   const std::vector<RankPower> small{{0, 0, 3e9, 1}, {0, 0, 3e9, 1}};
-  EXPECT_THAT(error_of([&] { divide_layers(equal_loads(8), all_cuts(8), small, 0); }),
+  EXPECT_THAT(message_of([&] { divide_layers(equal_loads(8), all_cuts(8), small, 0); }),
               HasSubstr("the model does not fit: its layers take 7.45 GiB with their cache, and the ranks "
                         "have 5.59 GiB together"));
   const std::vector<RankPower> one_small{{0, 0, 1e12, 1}, {0, 0, 5e8, 1}};
   EXPECT_THAT(
-      error_of([&] { divide_layers(equal_loads(8), all_cuts(8), one_small, 0); }),
+      message_of([&] { divide_layers(equal_loads(8), all_cuts(8), one_small, 0); }),
       HasSubstr("rank 1 has 476.8 MiB of memory, and the smallest part of the model takes 953.7 MiB"));
 }
 
@@ -76,7 +68,7 @@ TEST(LayerShares, RespectCuts) {
   const auto ranges = divide_layers(equal_loads(8), cuts, two, 0).ranges;
   EXPECT_TRUE(ranges[0].end == 2 || ranges[0].end == 6);
   const std::vector<RankPower> six(6, two[0]);
-  EXPECT_THAT(error_of([&] { divide_layers(equal_loads(8), cuts, six, 0); }),
+  EXPECT_THAT(message_of([&] { divide_layers(equal_loads(8), cuts, six, 0); }),
               HasSubstr("a model of 8 layers of which some read the cache of others makes at most 5 stages, "
                         "but there are 6"));
 }
@@ -123,7 +115,7 @@ TEST(LayerShares, AreTheBestOfAllDivisions) {
       best = std::min(best, slowest);
     });
     if (best == 1e300) {
-      EXPECT_NE(error_of([&] { divide_layers(loads, all_cuts(9), ranks, 0); }), "");
+      EXPECT_NE(message_of([&] { divide_layers(loads, all_cuts(9), ranks, 0); }), "");
     } else {
       EXPECT_NEAR(divide_layers(loads, all_cuts(9), ranks, 0).slowest_s, best, 1e-9);
     }
@@ -132,7 +124,7 @@ TEST(LayerShares, AreTheBestOfAllDivisions) {
 
 TEST(GivenLayers, MustBeThoseOfTheModel) {
   const auto given = [](std::vector<int64_t> n, size_t n_ranks = 2) {
-    return error_of([&] { given_layers(n, all_cuts(6), n_ranks); });
+    return message_of([&] { given_layers(n, all_cuts(6), n_ranks); });
   };
   EXPECT_EQ(given({2, 4}), "");
   EXPECT_THAT(given({2, 3}),
@@ -143,7 +135,7 @@ TEST(GivenLayers, MustBeThoseOfTheModel) {
   std::vector<bool> cuts = all_cuts(6);
   cuts[2] = false;
   const std::vector<int64_t> n{2, 4};
-  EXPECT_THAT(error_of([&] { given_layers(n, cuts, 2); }), HasSubstr("a stage cannot begin with layer 2"));
+  EXPECT_THAT(message_of([&] { given_layers(n, cuts, 2); }), HasSubstr("a stage cannot begin with layer 2"));
 }
 
 TEST(TopLogits, AreThoseOfTopK) {

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -23,6 +21,7 @@
 #include "gguf/quants.h"
 #include "support/dtypes.h"
 #include "support/gguf_bytes.h"
+#include "support/text_files.h"
 #include "tools/quantize/mix.h"
 #include "tools/synth/random_vocab.h"
 #include "tools/synth/random_weights.h"
@@ -34,6 +33,7 @@ namespace tandem::tools {
 namespace {
 
 using Counts = std::map<std::string, int>;
+using test::file_bytes;
 
 std::vector<DType> dtypes_of(const Shape& shape, FileType type, Mix mix = Mix::standard) {
   const std::vector<ShapeTensor> tensors = tensors_of(shape);
@@ -216,7 +216,7 @@ TEST(Shapes, RopeFactorsStretchOnlyLongWaves) {
 
 constexpr float kStddev = 0.02f;
 
-std::vector<std::byte> random_bytes(const DTypeInfo& info, uint64_t seed, float mean = 0) {
+std::vector<std::byte> generated_bytes(const DTypeInfo& info, uint64_t seed, float mean = 0) {
   std::vector<std::byte> bytes(row_bytes(info.dtype, 256 * 1024));
   RandomWeights(std::make_shared<RandomPieces>(info, kStddev, mean), seed).fill(bytes);
   return bytes;
@@ -243,14 +243,14 @@ Spread spread_of(const DTypeInfo& info, std::span<const std::byte> bytes) {
 TEST(RandomWeights, HaveTheSpreadAskedFor) {
   for (const DType dtype : test::quantizable_dtypes()) {
     const DTypeInfo& info = dtype_info(dtype);
-    const std::vector<std::byte> bytes = random_bytes(info, 7);
+    const std::vector<std::byte> bytes = generated_bytes(info, 7);
     const Spread spread = spread_of(info, bytes);
     EXPECT_NEAR(spread.mean, 0, 0.05) << info.name;
     EXPECT_NEAR(spread.deviation, 1, 0.05) << info.name;
-    EXPECT_EQ(bytes, random_bytes(info, 7)) << info.name;
-    EXPECT_NE(bytes, random_bytes(info, 8)) << info.name;
+    EXPECT_EQ(bytes, generated_bytes(info, 7)) << info.name;
+    EXPECT_NE(bytes, generated_bytes(info, 8)) << info.name;
   }
-  const Spread norm = spread_of(dtype_info(DType::F32), random_bytes(dtype_info(DType::F32), 7, 1.0f));
+  const Spread norm = spread_of(dtype_info(DType::F32), generated_bytes(dtype_info(DType::F32), 7, 1.0f));
   EXPECT_NEAR(norm.mean, 1 / kStddev, 0.05);
   EXPECT_NEAR(norm.deviation, 1, 0.05);
 }
@@ -262,7 +262,7 @@ TEST(RandomWeights, OfADtypeThatCanOnlyBeReadAreFiniteAndOfAboutTheSpread) {
     // Of NVFP4's four scales, one is nearly always too large.
     if (info.block_elements == 1 || dtype == DType::NVFP4) continue;
     info.from_float = nullptr;
-    const Spread spread = spread_of(info, random_bytes(info, 7));
+    const Spread spread = spread_of(info, generated_bytes(info, 7));
     EXPECT_GT(spread.deviation, 0.6) << info.name;
     EXPECT_LT(spread.deviation, 1.6) << info.name;
   }
@@ -271,11 +271,6 @@ TEST(RandomWeights, OfADtypeThatCanOnlyBeReadAreFiniteAndOfAboutTheSpread) {
 // A small shape with every kind of tensor of the llama shapes.
 constexpr Shape kSmall = {"small", "Small", "llama", 2,     256,   4, 2, 64, 512, VocabKind::spm_llama,
                           4096,    128,     1e4f,    1e-5f, false, 8};
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 TEST(Synth, WritesAFileThatReadsBack) {
   const test::TempDir folder;
@@ -314,7 +309,7 @@ TEST(Synth, TheSeedDecidesEveryByte) {
   const std::string path = folder.path("f.gguf");
   const auto bytes_of = [&](uint64_t seed) {
     write_synthetic_model(kSmall, {FileType::Q4_0, Mix::standard, seed}, path);
-    return read_file(path);
+    return file_bytes(path);
   };
   const std::string first = bytes_of(1);
   EXPECT_EQ(first, bytes_of(1));

@@ -6,23 +6,25 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "base/error.h"
 #include "sample/sampler.h"
 #include "support/grammar_text.h"
+#include "support/sampler_model.h"
 
 namespace tandem {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using test::kInf;
+using test::sampler_model;
+
 constexpr size_t kTop = 64;
 
 // Logits as a device hands them out.
-class Device {
+class LogitsDevice {
  public:
-  explicit Device(std::vector<float> logits) : logits_(std::move(logits)) {
+  explicit LogitsDevice(std::vector<float> logits) : logits_(std::move(logits)) {
     std::vector<Candidate> order;
     for (size_t i = 0; i < logits_.size(); ++i) order.push_back({static_cast<int32_t>(i), logits_[i], 0.0f});
     const auto first = [](const Candidate& a, const Candidate& b) {
@@ -49,27 +51,21 @@ class Device {
   int n_asked_ = 0;
 };
 
-std::vector<float> random_logits(std::mt19937& random, size_t n, int n_values) {
+std::vector<float> coarse_logits(std::mt19937& random, size_t n, int n_values) {
   std::vector<float> logits(n);
   for (float& x : logits)
     x = 12.0f * static_cast<float>(random() % static_cast<unsigned>(n_values)) / static_cast<float>(n_values);
-  if (n_values < 10) logits[n / 2] = -kInfinity;
+  if (n_values < 10) logits[n / 2] = -kInf;
   return logits;
 }
 
-SamplerModel model(size_t n_vocab) {
-  return {.n_vocab = static_cast<int32_t>(n_vocab), .n_ctx = 512, .eog = {}, .piece = [](int32_t) {
-            return "x";
-          }};
-}
-
 // A text of 60 tokens, chosen both ways. Returns how often all logits were asked for.
-int compare(const SamplerParams& params, const SamplerModel& of, int n_values = 100000) {
+int compare_ways(const SamplerParams& params, const SamplerModel& of, int n_values = 100000) {
   Sampler with_all(params, of), with_some(params, of);
   std::mt19937 random(7);
   int n_asked = 0;
   for (int i = 0; i < 60; ++i) {
-    Device device(random_logits(random, static_cast<size_t>(of.n_vocab), n_values));
+    LogitsDevice device(coarse_logits(random, static_cast<size_t>(of.n_vocab), n_values));
     const int32_t token = with_all.sample(device.all());
     EXPECT_EQ(with_some.sample(device.some()), token) << "token " << i;
     with_all.accept(token);
@@ -88,24 +84,24 @@ SamplerParams seeded() {
 TEST(TokenLogits, GreedyChoiceNeedsTheLargest) {
   SamplerParams p = seeded();
   p.temp = 0;
-  EXPECT_EQ(Sampler(p, model(3000)).n_largest(), 1u);
-  EXPECT_EQ(compare(p, model(3000)), 0);
-  EXPECT_EQ(compare(p, model(3000), 3), 0) << "many equal logits";
-  EXPECT_EQ(compare(p, model(10)), 0) << "a small vocabulary";
+  EXPECT_EQ(Sampler(p, sampler_model(3000)).n_largest(), 1u);
+  EXPECT_EQ(compare_ways(p, sampler_model(3000)), 0);
+  EXPECT_EQ(compare_ways(p, sampler_model(3000), 3), 0) << "many equal logits";
+  EXPECT_EQ(compare_ways(p, sampler_model(10)), 0) << "a small vocabulary";
 }
 
 TEST(TokenLogits, ChainsThatBeginWithTopKNeedAsMany) {
   for (const int32_t k : {1, 2, 40, 64}) {
     SamplerParams p = seeded();
     p.top_k = k;
-    EXPECT_EQ(Sampler(p, model(3000)).n_largest(), static_cast<size_t>(k));
-    EXPECT_EQ(compare(p, model(3000)), 0) << k;
-    EXPECT_EQ(compare(p, model(3000), 5), 0) << k << ", many equal logits";
+    EXPECT_EQ(Sampler(p, sampler_model(3000)).n_largest(), static_cast<size_t>(k));
+    EXPECT_EQ(compare_ways(p, sampler_model(3000)), 0) << k;
+    EXPECT_EQ(compare_ways(p, sampler_model(3000), 5), 0) << k << ", many equal logits";
     p.typical_p = 0.9f;
     p.xtc_probability = 0.5f;
     p.dynatemp_range = 0.5f;
     p.temp = 1.5f;
-    EXPECT_EQ(compare(p, model(3000)), 0) << k;
+    EXPECT_EQ(compare_ways(p, sampler_model(3000)), 0) << k;
   }
 }
 
@@ -119,12 +115,12 @@ TEST(TokenLogits, AllOthersNeedAll) {
   chains[5].mirostat = 2;
   chains[6].logit_bias = {{5, 3.0f}};
   chains[7].stages = {SamplerStage::temperature};
-  for (size_t i = 0; i < chains.size(); ++i) EXPECT_EQ(compare(chains[i], model(3000)), 60) << i;
+  for (size_t i = 0; i < chains.size(); ++i) EXPECT_EQ(compare_ways(chains[i], sampler_model(3000)), 60) << i;
   SamplerParams greedy = seeded();
   greedy.temp = 0;
   greedy.presence_penalty = 0.5f;
-  EXPECT_EQ(compare(greedy, model(3000)), 60);
-  EXPECT_EQ(compare(seeded(), model(40)), 60) << "top_k keeps all of them";
+  EXPECT_EQ(compare_ways(greedy, sampler_model(3000)), 60);
+  EXPECT_EQ(compare_ways(seeded(), sampler_model(40)), 60) << "top_k keeps all of them";
 }
 
 // All are asked for where the grammar does not allow what the model wants, and at its end.
@@ -134,29 +130,29 @@ TEST(TokenLogits, GrammarsAskForAllWhereTheyMust) {
     SamplerParams p = seeded();
     p.temp = temp;
     p.grammar = Grammar::parse("root ::= [a-m ]*");
-    const int n_asked = compare(p, vocab.model());
+    const int n_asked = compare_ways(p, vocab.model());
     EXPECT_GT(n_asked, 0);
     p.grammar = Grammar::parse("root ::= [^\\x00]*");
-    EXPECT_LT(compare(p, vocab.model()), n_asked);
+    EXPECT_LT(compare_ways(p, vocab.model()), n_asked);
   }
 }
 
 TEST(TokenLogits, WhatCannotBeChosenFromIsTheSameError) {
-  for (const float bad : {kInfinity, std::nanf(""), -std::nanf(""), -kInfinity}) {
-    std::vector<float> logits(200, bad == -kInfinity ? bad : 1.0f);
+  for (const float bad : {kInf, std::nanf(""), -std::nanf(""), -kInf}) {
+    std::vector<float> logits(200, bad == -kInf ? bad : 1.0f);
     logits[70] = bad;
-    Device device(logits);
+    LogitsDevice device(logits);
     SamplerParams p = seeded();
     for (const float temp : {0.0f, 1.0f}) {
       p.temp = temp;
       std::string expected, found;
       try {
-        Sampler(p, model(200)).sample(device.all());
+        Sampler(p, sampler_model(200)).sample(device.all());
       } catch (const Error& e) {
         expected = e.what();
       }
       try {
-        Sampler(p, model(200)).sample(device.some());
+        Sampler(p, sampler_model(200)).sample(device.some());
       } catch (const Error& e) {
         found = e.what();
       }
