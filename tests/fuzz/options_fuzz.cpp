@@ -27,7 +27,7 @@ void override_tensors(const std::string& text) {
 }
 
 void choose_dtype(const std::string& text) {
-  std::optional<tools::TensorRule> rule;
+  std::optional<tools::DTypeRule> rule;
   if (!fuzz::accepts({ErrorCode::usage}, [&] { rule = tools::parse_rule("--tensor-type", text); })) return;
   TANDEM_CHECK(!rule->pattern.empty() && dtype_info(rule->dtype).from_float);
   fuzz::accepts({ErrorCode::usage}, [&] { rule->regex.found_in("blk.12.ffn_down_exps.weight"); });

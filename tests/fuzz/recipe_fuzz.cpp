@@ -8,9 +8,9 @@ namespace tandem::tools {
 namespace {
 
 void check(const std::string& path) {
-  std::vector<TensorRule> rules;
+  std::vector<DTypeRule> rules;
   if (!fuzz::accepts({ErrorCode::usage, ErrorCode::bad_file}, [&] { rules = read_recipe(path); })) return;
-  for (const TensorRule& rule : rules) {
+  for (const DTypeRule& rule : rules) {
     TANDEM_CHECK(!rule.pattern.empty() && dtype_info(rule.dtype).from_float);
     fuzz::accepts({ErrorCode::usage}, [&] {
       for (const char* name : {"blk.12.ffn_down_exps.weight", "output.weight", ""}) rule.regex.found_in(name);
@@ -22,7 +22,7 @@ void check(const std::string& path) {
 void check_model(const std::string& path) {
   fuzz::accepts({ErrorCode::bad_file, ErrorCode::usage}, [&] {
     const GgufFile file(path);
-    const std::vector<TensorRule> rules = read_recipe(path);
+    const std::vector<DTypeRule> rules = read_recipe(path);
     auto rule = rules.begin();
     for (const TensorInfo& tensor : file.tensors()) {
       if (!dtype_info(tensor.dtype).from_float || tensor.dims[1] <= 1) continue;

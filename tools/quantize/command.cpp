@@ -128,7 +128,7 @@ void run_quantize(QuantizeCommand& options) {
 
   QuantizeOptions& how = options.quantize;
   if (!options.recipe.empty()) {
-    for (TensorRule& rule : read_recipe(options.recipe)) how.rules.push_back(std::move(rule));
+    for (DTypeRule& rule : read_recipe(options.recipe)) how.rules.push_back(std::move(rule));
   }
   if (!how.rules.empty() && (!how.type || dtype_info(file_type_info(*how.type).base).block_elements == 1)) {
     log_warning("--tensor-type and --recipe have no effect: the file type does not quantize");

@@ -42,7 +42,7 @@ std::optional<DType> forced_dtype(const QuantizeOptions& options, const TensorIn
   if (is_token_embd(tensor.name) && options.token_embd_dtype) return options.token_embd_dtype;
   if (tensor.name == "output.weight" && options.output_dtype) return options.output_dtype;
   if (!is_quantized(file_type_info(*options.type).base)) return std::nullopt;  // as llama-quantize does
-  for (const TensorRule& rule : options.rules) {
+  for (const DTypeRule& rule : options.rules) {
     if (rule.regex.found_in(tensor.name)) return rule.dtype;
   }
   return std::nullopt;

@@ -21,7 +21,7 @@
 
 namespace tandem::tools {
 
-struct TensorRule {
+struct DTypeRule {
   std::string pattern;  // as the user wrote it
   Regex regex;          // searched in tensor names
   DType dtype;
@@ -31,7 +31,7 @@ struct QuantizeOptions {
   std::optional<FileType> type;  // nullopt: every tensor keeps its dtype (COPY)
   Mix mix = Mix::standard;
   std::optional<DType> output_dtype, token_embd_dtype;
-  std::vector<TensorRule> rules;  // the first match wins
+  std::vector<DTypeRule> rules;  // the first match wins
   bool leave_output = false;      // output.weight keeps its dtype
   bool allow_requantize = false;
   bool keep_split = false;  // as many parts as the input has, with the same tensors

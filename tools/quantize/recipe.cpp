@@ -30,9 +30,9 @@ std::string exactly(std::string_view name) {
   return pattern + "$";
 }
 
-std::vector<TensorRule> rules_of_model(const std::string& path) {
+std::vector<DTypeRule> rules_of_model(const std::string& path) {
   const GgufFile file(path, {.prefetch = false});
-  std::vector<TensorRule> rules;
+  std::vector<DTypeRule> rules;
   for (const TensorInfo& tensor : file.tensors()) {
     if (!dtype_info(tensor.dtype).from_float || tensor.dims[1] <= 1) continue;
     const std::string pattern = exactly(tensor.name);
@@ -54,7 +54,7 @@ DType parse_dtype(const std::string& where, const std::string& text) {
 }
 
 // The last "=" separates: a pattern may have others.
-TensorRule parse_rule(const std::string& where, const std::string& text) {
+DTypeRule parse_rule(const std::string& where, const std::string& text) {
   const size_t equals = text.rfind('=');
   const std::string pattern(
       trimmed(std::string_view(text).substr(0, equals == std::string::npos ? 0 : equals)));
@@ -65,10 +65,10 @@ TensorRule parse_rule(const std::string& where, const std::string& text) {
           parse_dtype(where, std::string(trimmed(std::string_view(text).substr(equals + 1))))};
 }
 
-std::vector<TensorRule> read_recipe(const std::string& path) {
+std::vector<DTypeRule> read_recipe(const std::string& path) {
   if (is_model(path)) return rules_of_model(path);
   const std::string text = read_text_file(path, kMaxBytes);
-  std::vector<TensorRule> rules;
+  std::vector<DTypeRule> rules;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {

@@ -11,10 +11,10 @@ namespace tandem::tools {
 
 // A dtype that can be written, by its name. `where` starts the message of an error.
 DType parse_dtype(const std::string& where, const std::string& text);
-TensorRule parse_rule(const std::string& where, const std::string& text);
+DTypeRule parse_rule(const std::string& where, const std::string& text);
 
 // The rules of a file, in its order. Empty lines and those that start with # say nothing. A GGUF file stands for a rule
 // for each of its quantized tensors.
-std::vector<TensorRule> read_recipe(const std::string& path);
+std::vector<DTypeRule> read_recipe(const std::string& path);
 
 }  // namespace tandem::tools
