@@ -154,6 +154,11 @@ Confinement& Confinement::runs(const EngineOptions& options) {
   return reads_model(options.model.path);
 }
 
+Confinement& Confinement::measures() {
+  measures_ = true;
+  return *this;
+}
+
 Confinement& Confinement::helped_by(sandbox::HelperWork work) {
   work_ = std::move(work);
   return *this;
@@ -200,7 +205,7 @@ void Confinement::begin() {
     }
   }
   const bool gpus = needs_.gpus && sandbox::has_gpu_driver();
-  if (engine_ != nullptr && (gpus || needs_.io_uring)) add_rates_file();
+  if (measures_ || (engine_ != nullptr && (gpus || needs_.io_uring))) add_rates_file();
   // The driver starts threads and programs of its own when it is first asked.
   if (gpus && engine_ != nullptr) (void)backends(engine_->devices).find_gpus();
   log_verbose("{}", sandbox::confine(needs_).text());

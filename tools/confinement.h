@@ -44,8 +44,10 @@ class Confinement {
   Confinement& changes_folder(const std::string& folder);
   // Files called like this, with a number at the end.
   Confinement& writes_copies(const std::string& start);
-  // The model and the devices of these options; the file with measured speeds.
+  // The model and the devices of these options; where there are several places for the model, measures() too.
   Confinement& runs(const EngineOptions& options);
+  // The file with measured speeds.
+  Confinement& measures();
   // Has the helper do this too; it is then started in any case.
   Confinement& helped_by(sandbox::HelperWork work);
   // Lets MPI, which has started, reach the other ranks: sockets and shared memory.
@@ -62,6 +64,7 @@ class Confinement {
   void add_rates_file();
 
   bool wanted_;
+  bool measures_ = false;
   sandbox::Needs needs_;
   std::vector<sandbox::OutputName> outputs_;
   EngineOptions const* engine_ = nullptr;

@@ -56,6 +56,17 @@ TEST_F(PlanCommand, PrintsTableLineAndPlans) {
   EXPECT_THAT(cpu.out, AllOf(HasSubstr("RAM"), Not(HasSubstr("VRAM")), Not(HasSubstr("streamed"))));
 }
 
+// In a home that is new, too.
+TEST_F(PlanCommand, RemembersMeasuredSpeeds) {
+  TANDEM_NEED_BINARY();
+  const std::string measures = "measuring the speed of CPU";
+  const std::string arguments = "-c 64 --gpu h100 --verbose";
+  EXPECT_THAT(plan(arguments).out, HasSubstr(measures));
+  const test::Outcome second = plan(arguments);
+  EXPECT_EQ(second.exit_code, 0) << second.out;
+  EXPECT_THAT(second.out, Not(HasSubstr(measures)));
+}
+
 TEST_F(PlanCommand, JsonAgreesWithItself) {
   TANDEM_NEED_BINARY();
   const test::Outcome page = plan("-c 64 --vram 2GiB --vram-bw 900 --pcie-bw 20 --ram-bw 50 --json");

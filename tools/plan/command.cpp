@@ -247,7 +247,7 @@ PlannedModel planned_model(PlanOptions& o, Confinement& confinement) {
   PlannedModel planned;
   planned.file = model_header(path, o.hub);
   o.engine.model.path = planned.file.path;
-  confinement.runs(o.engine).reads_header(planned.file).reads(o.expert_stats).begin();
+  confinement.runs(o.engine).measures().reads_header(planned.file).reads(o.expert_stats).begin();
   planned.model = load_model(o.engine);
   planned.name = planned.file.name;
   planned.description = planned.model->description();
