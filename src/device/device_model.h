@@ -1,10 +1,10 @@
 // DeviceModel: answers questions about a device. The planner needs no more, so it can plan for a GPU that
 // is not in this machine (plan/imagined_device.h). Device adds the work (device/device.h).
 //
-// Sizes are in bytes. Calls on one device come from one thread. The functions change nothing that a later
-// answer or run depends on, so they are const, but they are not free: scratch_bytes() lowers the segment,
-// and the first memory_info() may open the driver's context, which takes memory itself. That is intended: a
-// plan may only count on memory that is free with the context open.
+// Sizes are in bytes. Calls on one device come from one thread, but for those that the planner makes while it tries several
+// placements at once: all but memory_info(). The functions change nothing that a later answer or run depends on, so they
+// are const, but they are not free: scratch_bytes() lowers the segment, and the first memory_info() may open the driver's
+// context, which takes memory itself. That is intended: a plan may only count on memory that is free with the context open.
 #pragma once
 
 #include <cstddef>
@@ -75,11 +75,21 @@ class DeviceModels {
 
   size_t size() const { return list_.size(); }
   const DeviceModel* operator[](size_t i) const { return list_[i]; }
+  // Returns the memory of a device, at this moment or that of frozen().
+  MemoryInfo memory(size_t i) const { return memory_.empty() ? list_[i]->memory_info() : memory_[i]; }
+  // Returns the same devices with the memory of now, for a search that asks often, and from several threads.
+  DeviceModels frozen() const {
+    DeviceModels copy = *this;
+    copy.memory_.clear();
+    for (const DeviceModel* device : list_) copy.memory_.push_back(device->memory_info());
+    return copy;
+  }
   auto begin() const { return list_.begin(); }
   auto end() const { return list_.end(); }
 
  private:
   std::vector<const DeviceModel*> list_;
+  std::vector<MemoryInfo> memory_;  // [devices], or empty
 };
 
 }  // namespace tandem

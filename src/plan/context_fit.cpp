@@ -84,7 +84,7 @@ bool holds(const PlanRequest& r, const ContextOptions& shape, const OffloadChoic
 // "7.50 GiB of free memory", "24.00 GiB on GPU0".
 std::string memory_text(const PlanRequest& r, size_t d) {
   const Budgets& b = r.options.budgets;
-  const MemoryInfo memory = r.devices[d]->memory_info();
+  const MemoryInfo memory = r.devices.memory(d);
   if (d == 0) {
     return b.max_ram ? size_text(*b.max_ram) + " of memory"
                      : size_text(memory.free_bytes) + " of free memory";
@@ -209,7 +209,7 @@ void check_cache_fits_machine(const PlanRequest& r) {
   for (size_t i = 0; i < kv.layers.size(); ++i)
     cache += kv_layer_bytes(kv, i);  // without indices, which only the host's have
   for (size_t d = 0; d < r.devices.size(); ++d)
-    memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices[d]->memory_info().total_bytes;
+    memory += d == 0 ? host_memory(r.devices, r.options.budgets) : r.devices.memory(d).total_bytes;
   if (cache <= memory || (r.options.may_quantize_kv && !shape.kv_dtype_given)) return;
   const Advised advised = advised_context(r);
   if (advised.n_ctx < 1) return;  // not even the weights fit, which is refused with its own numbers
@@ -332,7 +332,9 @@ static std::vector<SessionPlan> plans_of(const PlanRequest& r) {
   }
 }
 
-std::vector<SessionPlan> plan_session(const PlanRequest& r) {
+std::vector<SessionPlan> plan_session(const PlanRequest& request) {
+  PlanRequest r = request;
+  r.devices = r.devices.frozen();
   std::vector<SessionPlan> plans = plans_of(r);
   if (!r.shape.sparse_kv.on()) return plans;
   // Sparse reads are wanted: where the choice is open, the host reads.

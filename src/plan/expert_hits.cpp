@@ -39,15 +39,27 @@ double used_by(double p, int64_t n_tokens) {
   return 1 - std::pow(1 - p, static_cast<double>(n_tokens));
 }
 
-// Steps after which an expert that has not been used is gone.
-double steps_kept(const std::vector<double>& q, double n_slots) {
+// Steps after which an expert that has not been used is gone. q: the probability that a step uses each.
+double steps_kept(std::vector<double> q, double n_slots) {
   if (n_slots >= static_cast<double>(q.size())) return INFINITY;
+  struct Alike {
+    double log_unused;  // ln(1 - q)
+    double n;           // experts of it: layers without recorded use are alike
+  };
+  std::ranges::sort(q);
+  std::vector<Alike> groups;
+  for (size_t i = 0; i < q.size(); ++i) {
+    if (i == 0 || q[i] != q[i - 1]) groups.push_back({std::log1p(-q[i]), 0});
+    ++groups.back().n;
+  }
+  constexpr double kClose = 1e-9;
   double low = 0, high = 1e12;
-  for (int i = 0; i < 100; ++i) {
+  while (high - low > kClose * high) {
     const double t = low < 1 ? (low + std::min(high, 2.0)) / 2 : std::sqrt(low * high);
     double held = 0;
-    for (const double each : q) held += 1 - std::pow(1 - each, t);
+    for (const Alike& group : groups) held -= group.n * std::expm1(group.log_unused * t);
     (held > n_slots ? high : low) = t;
+    if (high < kClose) break;  // not even the slots of a step
   }
   return low;
 }
@@ -85,7 +97,7 @@ ExpertHits expected_hits(const ExpertRoom& room, const ExpertUse* use, int64_t n
     for (const size_t i : pool.layers) {
       for (const double p : others(room.layers[i], use)) usual.push_back(used_by(p, n_usual));
     }
-    const double t = steps_kept(usual, static_cast<double>(pool.n_slots));
+    const double t = steps_kept(std::move(usual), static_cast<double>(pool.n_slots));
     for (const size_t i : pool.layers) {
       const ExpertLayer& layer = room.layers[i];
       ExpertHits::OfLayer& of_layer = hits.layers[i];

@@ -306,7 +306,7 @@ std::string explain(const FitRequest& r, const Fit& fit) {
     const DeviceBytes& b = fit.bytes.devices[d];
     text += format("{:<8} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}\n", r.devices[d]->info().name,
                    mib(b.weights), mib(b.kv), mib(b.activations), mib(b.staging), mib(b.scratch),
-                   mib(b.total()), mib(r.devices[d]->memory_info().free_bytes));
+                   mib(b.total()), mib(r.devices.memory(d).free_bytes));
   }
   if (const std::string rotated = kv_rotation_text(r.kv); !rotated.empty())
     text += "KV cache: heads are rotated before they are stored: " + rotated + "\n";

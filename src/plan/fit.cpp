@@ -1,10 +1,14 @@
 #include "plan/fit.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <map>
+#include <mutex>
 #include <set>
 
+#include "base/at_once.h"
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
@@ -12,6 +16,7 @@
 #include "exec/tensor_cuts.h"
 #include "kv/hot_cache.h"
 #include "plan/choices.h"
+#include "plan/fit_search.h"
 #include "plan/kv_formats.h"
 #include "plan/kv_memory.h"
 #include "plan/overlap.h"
@@ -57,43 +62,9 @@ Prediction predict(const FitRequest& r, const Placement& placement) {
   return p;
 }
 
-// The first device from `from` on whose budget a fit is over; none: the number of devices.
-size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from = 0) {
-  for (size_t d = from; d < r.devices.size(); ++d) {
-    const size_t total = fit.bytes.devices[d].total();
-    if (total > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
-    if (d == 0 && total > host_memory(r.devices, r.options.budgets)) return d;
-  }
-  return r.devices.size();
-}
-
 bool fits_gpus(const FitRequest& r, const Fit& fit) {
   return first_too_small(r, fit, 1) == r.devices.size();
 }
-bool fits(const FitRequest& r, const Fit& fit) {
-  return first_too_small(r, fit) == r.devices.size();
-}
-
-int64_t max_gpu_layers(const FitRequest& r) {
-  if (r.devices.size() < 2) return 0;
-  return r.architecture.hparams().n_layer + 1;
-}
-
-// The most layers on GPUs that satisfy a predicate. More layers need more memory, but for an arena that may
-// shrink: when halving has found a number, the next ones are tried too.
-template <class Ok>
-int64_t most_layers(int64_t max_gpu_layers, const Ok& ok) {
-  int64_t low = -1, high = max_gpu_layers + 1;  // low is fine, high is not
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (ok(middle) ? low : high) = middle;
-  }
-  for (int64_t n = low + 2; n <= std::min(low + 3, max_gpu_layers); ++n) {
-    if (ok(n)) low = n;
-  }
-  return low;
-}
-
 // Layers on GPUs by gpu_weights_percent or cpu_offload_gib: as many as leave the host its part.
 int64_t layers_by_share(const FitRequest& r) {
   size_t total = 0;
@@ -140,55 +111,6 @@ Fit with_more_experts(const FitRequest& r, Fit fit, size_t limit) {
   OffloadChoice choice = fit.choice;
   choice.n_expert_bytes = fit.bytes.expert_slots + limit - needed;
   return fit_with(r, choice);
-}
-
-// With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice. The experts
-// go there first, all of them, because steps read few of them.
-Fit with_disk(const FitRequest& r, OffloadChoice choice) {
-  Fit without = fit_with(r, choice);
-  const size_t limit = ram_before_disk(r);
-  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || device_needs(without, 0) <= limit ||
-      without.placement.parallel)
-    return without;
-  choice.chosen_experts = true;
-  Fit chosen = fit_with(r, choice);
-  if (chosen.placement.reads_chosen()) {
-    if (device_needs(chosen, 0) <= limit) return with_more_experts(r, std::move(chosen), limit);
-    without = std::move(chosen);
-  } else {
-    choice.chosen_experts = false;
-  }
-  const size_t needed = device_needs(without, 0);
-  const int64_t n_layer = r.architecture.hparams().n_layer;
-  const auto with = [&](int64_t n) {
-    choice.n_disk_layers = n;
-    return fit_with(r, choice);
-  };
-  // More layers on disk need less memory. From the guess on, in steps that grow, then by halves.
-  int64_t low = 0, high = n_layer + 1;  // low is too few, high enough or not known to be
-  int64_t next = std::clamp<int64_t>(guess_disk_layers(r, without.placement, needed - limit), 1, n_layer);
-  for (int64_t step = 1; high - low > 1; step *= 2) {
-    if (low > 0 && high <= n_layer) next = low + (high - low) / 2;
-    next = std::clamp(next, low + 1, high - 1);
-    const bool enough = device_needs(with(next), 0) <= limit;
-    (enough ? high : low) = next;
-    next += enough ? -step : step;
-  }
-  if (high <= n_layer) return with_more_experts(r, with(high), limit);
-  Fit all = with(n_layer);
-  const bool helps = !r.options.budgets.max_ram && device_needs(all, 0) < needed;
-  return helps ? all : without;
-}
-
-// The least that the host needs, with layers on disk if they may be.
-size_t least_host_needs(const FitRequest& r, const Fit& f) {
-  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || f.placement.parallel)
-    return device_needs(f, 0);
-  OffloadChoice choice = f.choice;
-  choice.n_disk_layers = r.architecture.hparams().n_layer;
-  choice.chosen_experts = true;
-  choice.n_expert_bytes = 0;
-  return std::min(device_needs(f, 0), device_needs(fit_with(r, choice), 0));
 }
 
 // Of the experts that a step finds on the host, the share that reaches the GPU over the bus while the CPU computes with the
@@ -298,143 +220,107 @@ void add_divided(const FitRequest& r, const Fit& streamed, std::vector<Fit>& lis
   if (choice.divides_rows()) add_fit(r, choice, list);
 }
 
-// Whether all layers fit on GPUs with the whole cache, or a larger part of it than the choice would have
-// there. Those choices came earlier.
-bool fits_with_more(const OffloadChoice& choice, int64_t max_gpu_layers, const std::vector<Fit>& list) {
-  return std::any_of(list.begin(), list.end(), [&](const Fit& f) {
-    return f.choice.split == choice.split && f.choice.streaming == choice.streaming &&
-           f.choice.n_cpu_moe == choice.n_cpu_moe && keeps_on_gpus(f.choice.cache) &&
-           f.choice.n_gpu_layers == max_gpu_layers;
-  });
+// Whether a fit of an earlier choice leaves nothing for this one: with all layers and the whole cache on GPUs, or a larger part
+// of it than the choice would have there; or with all layers divided over GPUs, as the choice divides them.
+bool leaves_nothing(const FitRequest& r, const Fit& f, const OffloadChoice& choice) {
+  const bool splits = !r.options.kv_split && std::holds_alternative<SplitCache>(choice.cache);
+  if (splits && f.choice.split == choice.split && f.choice.streaming == choice.streaming &&
+      f.choice.n_cpu_moe == choice.n_cpu_moe && keeps_on_gpus(f.choice.cache) &&
+      f.choice.n_gpu_layers == max_gpu_layers(r))
+    return true;
+  return r.options.split_mode == SplitMode::automatic && choice.split == SplitMode::tensor &&
+         f.placement.parallel && f.choice.is_all_on_gpus(r.architecture.hparams().n_layer);
 }
 
-// Whether layers that are divided over GPUs are all there with their caches: nothing else that divides them is faster.
-bool has_all_divided(const FitRequest& r, const std::vector<Fit>& list) {
-  return std::ranges::any_of(list, [&](const Fit& f) {
-    return f.placement.parallel && f.choice.is_all_on_gpus(r.architecture.hparams().n_layer);
-  });
-}
-
-// The largest context below that of `kv`, and at most `most`, for which a predicate holds; 0: none worth running
-// with.
-template <class Ok>
-int64_t largest_context_with(KvConfig kv, int64_t most, const Ok& ok) {
-  constexpr int64_t kStep = 256;  // tokens
-  int64_t low = 0, high = ceil_div(std::min(kv.n_ctx, most + 1), kStep);
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    kv.n_ctx = middle * kStep;
-    (ok(kv) ? low : high) = middle;
-  }
-  return low * kStep;
-}
-
-std::pair<DType, DType> types_of(const KvFormat& format) {
-  return {format.k, format.v};
-}
-
-// "n_gpu_layers=17, n_ctx=8192 or k_dtype=q8_0 v_dtype=q8_0 would fit": each alone.
-std::string advice(const FitRequest& r, const OffloadChoice& choice) {
-  std::vector<std::string> ways;
-  OffloadChoice fewer = choice;
-  const int64_t n = most_layers(choice.n_gpu_layers, [&](int64_t layers) {
-    fewer.n_gpu_layers = layers;
-    return fits(r, fit_with(r, fewer));
-  });
-  if (n >= 0) ways.push_back(setting_text(Setting::n_gpu_layers, n));
-  const auto fits_with_kv = [&](const KvConfig& kv) {
-    const FitRequest other{r.architecture, r.weights, r.devices, r.options, kv, r.graphs};
-    return fits(other, fit_with(other, choice));
+// The fits of all choices. Several are tried at once; the result is that of one after the other.
+std::vector<Fit> fits_of_choices(const FitRequest& r, std::span<const OffloadChoice> choices) {
+  const auto is_needless = [&](const std::vector<Fit>& earlier, size_t i) {
+    return std::ranges::any_of(earlier, [&](const Fit& f) { return leaves_nothing(r, f, choices[i]); });
   };
-  KvConfig kv = r.kv;
-  const int64_t n_trained = r.architecture.hparams().n_ctx_usable() * r.graphs.front()->shape.max_sequences;
-  if (const int64_t context = largest_context_with(r.kv, n_trained, fits_with_kv))
-    ways.push_back(setting_text(Setting::n_ctx, context));
-  // The advice is for all layers, so not where the user chose for some.
-  bool cacheable =
-      std::ranges::adjacent_find(kv.formats, std::ranges::not_equal_to{}, types_of) == kv.formats.end();
-  kv.formats.assign(kv.layers.size(), {DType::Q8_0, DType::Q8_0, {}});
-  for (const KvShape& s : kv.layers) cacheable &= s.head_dim_k % 32 == 0 && s.head_dim_v % 32 == 0;
-  if (cacheable && fits_with_kv(kv)) {
-    ways.push_back(setting_text(Setting::k_dtype, "q8_0") + " " + setting_text(Setting::v_dtype, "q8_0"));
+  struct Tried {
+    std::vector<Fit> fits;
+    std::exception_ptr error;
+    std::atomic<bool> done = false;
+  };
+  std::vector<Tried> tried(choices.size());
+  for_each_at_once(choices.size(), [&](size_t i) {
+    for (size_t j = 0; j < i; ++j) {  // what is left out because of a choice that is left out itself, is needless too
+      if (tried[j].done.load(std::memory_order_acquire) && is_needless(tried[j].fits, i)) return;
+    }
+    try {
+      add_fit(r, choices[i], tried[i].fits);
+    } catch (...) {
+      tried[i].error = std::current_exception();
+    }
+    tried[i].done.store(true, std::memory_order_release);
+  });
+  std::vector<Fit> list;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (is_needless(list, i)) continue;
+    if (tried[i].error) std::rethrow_exception(tried[i].error);
+    std::ranges::move(tried[i].fits, std::back_inserter(list));
   }
-  if (ways.empty()) return "nothing smaller would fit either";
-  std::string text;
-  for (size_t i = 0; i < ways.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
-  return text + " would fit";
-}
-
-// When host memory is all that is missing: how much is needed at the least.
-void check_host_budget(const FitRequest& r) {
-  if (!r.options.budgets.max_ram) return;
-  OffloadOptions unlimited = r.options;
-  unlimited.budgets.max_ram.reset();
-  size_t minimum = SIZE_MAX;
-  for (const Fit& f : all_fits({r.architecture,
-                                r.weights,
-                                r.devices,
-                                unlimited,
-                                r.kv,
-                                r.graphs,
-                                r.rates,
-                                {},
-                                r.may_leave_on_disk})) {
-    minimum = std::min(minimum, least_host_needs(r, f));
-  }
-  if (minimum == SIZE_MAX) return;
-  throw_error(ErrorCode::out_of_memory, "{}: {} bytes ({}) are needed at the least, and {} ({}) are allowed",
-              setting_text(Setting::max_ram), minimum, size_text(minimum), *r.options.budgets.max_ram,
-              size_text(*r.options.budgets.max_ram));
-}
-
-[[noreturn]] void throw_too_small(const FitRequest& r, const OffloadChoice& choice) {
-  const Fit smallest = with_disk(r, choice);
-  const size_t d = first_too_small(r, smallest, 1);
-  if (d == r.devices.size() && first_too_small(r, smallest) == 0) {
-    const DeviceBytes& host = smallest.bytes.devices[0];
-    throw_error(ErrorCode::out_of_memory,
-                "{}: a context of {} tokens needs {}, {} of that for the KV cache, and there are {}",
-                r.devices[0]->info().name, r.kv.n_ctx, size_text(host.total()), size_text(host.kv),
-                size_text(r.devices[0]->memory_info().total_bytes));
-  }
-  if (d == r.devices.size()) {
-    throw_error(ErrorCode::out_of_memory, "no placement with these options fits the memory of host and GPUs");
-  }
-  const char* name = r.devices[d]->info().name.c_str();
-  if (!r.options.n_gpu_layers) {
-    throw_error(ErrorCode::out_of_memory,
-                "{}: the options need {} bytes there and {} are free or allowed; {}", name,
-                device_needs(smallest, d), device_budget(r, d), advice(r, choice));
-  }
-  const std::string budget = " of " + setting_text(Setting::max_vram);
-  throw_error(ErrorCode::out_of_memory, "{}: {} needs {} bytes and {} are free{}; {}", name,
-              setting_text(Setting::n_gpu_layers, choice.n_gpu_layers), device_needs(smallest, d),
-              device_budget(r, d), r.options.budgets.max_vram ? budget.c_str() : "", advice(r, choice));
-}
-
-// A budget that no layer fits into is a mistake; without one, a GPU that is too small is merely not used.
-void check_budget_holds_a_layer(const FitRequest& r) {
-  const Budgets& b = r.options.budgets;
-  if (r.devices.size() < 2 || !(b.max_vram || b.vram_utilization) || r.options.n_gpu_layers.value_or(1) == 0)
-    return;
-  OffloadChoice one = from_options(r.options, 1);
-  one.streaming = Streaming::none;
-  one.cache = CacheOnHost{};
-  one.n_cpu_moe = 0;
-  const Fit smallest = fit_with(r, one);
-  const size_t d = first_too_small(r, smallest);
-  if (d == 0 || d == r.devices.size()) return;
-  const size_t minimum = device_needs(smallest, d) + b.vram_overhead;
-  throw_error(ErrorCode::out_of_memory,
-              "{}: {} cannot hold one layer: the minimum is {} bytes ({}), of which {} are the "
-              "driver's; {} uses no GPU",
-              setting_text(b.max_vram ? Setting::max_vram : Setting::vram_utilization),
-              r.devices[d]->info().name, minimum, size_text(minimum), b.vram_overhead,
-              setting_text(Setting::n_gpu_layers, 0));
+  return list;
 }
 
 }  // namespace
+
+// The first device from `from` on whose budget a fit is over; none: the number of devices.
+size_t first_too_small(const FitRequest& r, const Fit& fit, size_t from) {
+  for (size_t d = from; d < r.devices.size(); ++d) {
+    const size_t total = fit.bytes.devices[d].total();
+    if (total > 0 && device_needs(fit, d) > device_budget(r, d)) return d;
+    if (d == 0 && total > host_memory(r.devices, r.options.budgets)) return d;
+  }
+  return r.devices.size();
+}
+
+bool fits(const FitRequest& r, const Fit& fit) {
+  return first_too_small(r, fit) == r.devices.size();
+}
+
+int64_t max_gpu_layers(const FitRequest& r) {
+  if (r.devices.size() < 2) return 0;
+  return r.architecture.hparams().n_layer + 1;
+}
+
+// With as few layers on disk as the host's memory asks for; where no number is enough, as with the choice. The experts
+// go there first, all of them, because steps read few of them.
+Fit with_disk(const FitRequest& r, OffloadChoice choice) {
+  Fit without = fit_with(r, choice);
+  const size_t limit = ram_before_disk(r);
+  if (r.options.disk == Toggle::off || !r.may_leave_on_disk || device_needs(without, 0) <= limit ||
+      without.placement.parallel)
+    return without;
+  choice.chosen_experts = true;
+  Fit chosen = fit_with(r, choice);
+  if (chosen.placement.reads_chosen()) {
+    if (device_needs(chosen, 0) <= limit) return with_more_experts(r, std::move(chosen), limit);
+    without = std::move(chosen);
+  } else {
+    choice.chosen_experts = false;
+  }
+  const size_t needed = device_needs(without, 0);
+  const int64_t n_layer = r.architecture.hparams().n_layer;
+  const auto with = [&](int64_t n) {
+    choice.n_disk_layers = n;
+    return fit_with(r, choice);
+  };
+  // More layers on disk need less memory. From the guess on, in steps that grow, then by halves.
+  int64_t low = 0, high = n_layer + 1;  // low is too few, high enough or not known to be
+  int64_t next = std::clamp<int64_t>(guess_disk_layers(r, without.placement, needed - limit), 1, n_layer);
+  for (int64_t step = 1; high - low > 1; step *= 2) {
+    if (low > 0 && high <= n_layer) next = low + (high - low) / 2;
+    next = std::clamp(next, low + 1, high - 1);
+    const bool enough = device_needs(with(next), 0) <= limit;
+    (enough ? high : low) = next;
+    next += enough ? -step : step;
+  }
+  if (high <= n_layer) return with_more_experts(r, with(high), limit);
+  Fit all = with(n_layer);
+  const bool helps = !r.options.budgets.max_ram && device_needs(all, 0) < needed;
+  return helps ? all : without;
+}
 
 size_t device_needs(const Fit& fit, size_t d) {
   return fit.bytes.devices[d].total() + (d == 0 ? fit.bytes.mapped_weights : 0);
@@ -445,7 +331,7 @@ size_t device_budget(const FitRequest& r, size_t d) {
   if (d == 0) return b.max_ram.value_or(SIZE_MAX);
   if (r.devices[d]->info().host_memory) return SIZE_MAX;
   const auto less = [](size_t a, size_t n) { return a > n ? a - n : 0; };
-  const MemoryInfo memory = r.devices[d]->memory_info();
+  const MemoryInfo memory = r.devices.memory(d);
   if (b.max_vram) return std::min(memory.free_bytes, less(*b.max_vram, b.vram_overhead));
   if (b.vram_utilization) {
     const auto allowed = static_cast<size_t>(*b.vram_utilization * static_cast<double>(memory.total_bytes));
@@ -455,11 +341,11 @@ size_t device_budget(const FitRequest& r, size_t d) {
 }
 
 size_t host_memory(const DeviceModels& devices, const Budgets& budgets) {
-  return budgets.max_ram.value_or(devices[0]->memory_info().total_bytes);
+  return budgets.max_ram.value_or(devices.memory(0).total_bytes);
 }
 
 size_t ram_before_disk(const FitRequest& r) {
-  const size_t n_free = r.devices[0]->memory_info().free_bytes;
+  const size_t n_free = r.devices.memory(0).free_bytes;
   return r.options.budgets.max_ram.value_or(n_free - n_free / 16);
 }
 
@@ -505,16 +391,23 @@ Placement placement_of(const FitRequest& r, const OffloadChoice& choice, std::ve
   return placement;
 }
 
-// A search comes by the same choice several times.
+// A search comes by the same choice several times, in several threads.
 class KnownFits {
  public:
   template <class Make>
-  const Fit& find_or(const OffloadChoice& choice, const Make& make) {
-    const auto known = fits_.find(choice);
-    return known != fits_.end() ? known->second : fits_.emplace(choice, make()).first->second;
+  Fit find_or(const OffloadChoice& choice, const Make& make) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto known = fits_.find(choice); known != fits_.end()) return known->second;
+    }
+    Fit made = make();
+    const std::scoped_lock lock(mutex_);
+    fits_.emplace(choice, made);
+    return made;
   }
 
  private:
+  std::mutex mutex_;
   std::map<OffloadChoice, Fit> fits_;
 };
 
@@ -539,6 +432,7 @@ Fit fit_with(const FitRequest& r, const OffloadChoice& choice) {
 std::vector<Fit> all_fits(const FitRequest& request) {
   KnownFits known;
   FitRequest r = request;
+  r.devices = r.devices.frozen();
   r.known = &known;
   check_offload(r.options);
   if (r.devices.size() > 1) check_host_kv(r.kv, r.options);
@@ -553,24 +447,17 @@ std::vector<Fit> all_fits(const FitRequest& request) {
     if (fits(r, host)) list.push_back(std::move(host));
   } else {
     check_budget_holds_a_layer(r);
-    for (const OffloadChoice& choice :
-         r.choices.empty() ? open_choices(r) : std::vector(r.choices.begin(), r.choices.end())) {
-      if (!r.options.kv_split && std::holds_alternative<SplitCache>(choice.cache) &&
-          fits_with_more(choice, max_gpu_layers(r), list))
-        continue;
-      if (r.options.split_mode == SplitMode::automatic && choice.split == SplitMode::tensor &&
-          has_all_divided(r, list))
-        continue;
-      add_fit(r, choice, list);
-    }
-    const std::vector<Fit> whole = list;
-    for (const Fit& f : whole) add_divided(r, f, list);
+    list = fits_of_choices(r, r.choices.empty() ? open_choices(r)
+                                                : std::vector(r.choices.begin(), r.choices.end()));
+    std::vector<std::vector<Fit>> divided(list.size());
+    for_each_at_once(list.size(), [&](size_t i) { add_divided(r, list[i], divided[i]); });
+    for (std::vector<Fit>& fits : divided) std::ranges::move(fits, std::back_inserter(list));
   }
   if (r.rates.empty()) return list;
-  for (Fit& f : list) {
-    choose_parts(r, f);
-    f.speed = predict(r, f.placement);
-  }
+  for_each_at_once(list.size(), [&](size_t i) {
+    choose_parts(r, list[i]);
+    list[i].speed = predict(r, list[i].placement);
+  });
   std::stable_sort(list.begin(), list.end(),
                    [](const Fit& a, const Fit& b) { return compared_seconds(a) < compared_seconds(b); });
   // Choices with the same time and memory are the same placement: if everything fits, nothing is streamed.

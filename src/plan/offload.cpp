@@ -41,7 +41,7 @@ std::vector<double> shares_of(const DeviceModels& devices, const OffloadOptions&
   if (options.tensor_split.empty()) {
     std::vector<double> shares;
     for (size_t d = 1; d < devices.size(); ++d)
-      shares.push_back(static_cast<double>(devices[d]->memory_info().free_bytes));
+      shares.push_back(static_cast<double>(devices.memory(d).free_bytes));
     return shares;
   }
   std::vector<double> shares = options.tensor_split;

@@ -34,7 +34,7 @@ PlanReport::Tier tier(const PlanRequest& r, const Fit& fit, size_t d) {
   const Budgets& budgets = r.options.budgets;
   if (t.is_gpu && (budgets.max_vram || !(budgets.vram_utilization || r.options.n_gpu_layers)))
     t.budget = std::min(budgets.max_vram.value_or(SIZE_MAX), t.budget + t.overhead);
-  t.total_memory = d == 0 ? host_memory(r.devices, budgets) : r.devices[d]->memory_info().total_bytes;
+  t.total_memory = d == 0 ? host_memory(r.devices, budgets) : r.devices.memory(d).total_bytes;
   t.rates = r.rates[d];
   return t;
 }
