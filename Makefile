@@ -26,8 +26,9 @@ export CCACHE_NOHASHDIR ?= true
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 # Nothing is installed with NO_INSTALL=1, e.g. where there is no network.
 deps = $(if $(NO_INSTALL),true,scripts/install_deps.sh)
-# TANDEM_CUDA=AUTO|ON|OFF and TANDEM_CUDA_ARCHS (e.g. 90), from the command line or the environment.
-CUDA_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)'
+# TANDEM_CUDA=AUTO|ON|OFF, TANDEM_CUDA_ARCHS (e.g. 90) and TANDEM_QUICK_BUILD=AUTO|ON|OFF, from the command line or the environment.
+BUILD_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)' \
+  -DTANDEM_QUICK_BUILD=$(or $(TANDEM_QUICK_BUILD),AUTO)
 SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # $(call configure,folder,options): configures the folder unless it is configured with the same options already.
@@ -37,7 +38,7 @@ configure = { [ "$$(cat $(1)/.options 2>/dev/null)" = "$(strip $(2))" ] && [ -f 
 # $(call build,folder,targets): shows the build tool's progress on a terminal, elsewhere only warnings and errors.
 build = scripts/quietly.sh --progress $(1)/build.log cmake --build $(1) -j $(JOBS) $(if $(2),--target $(2))
 # Once a target has configured the tests, later builds keep them.
-tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF$(if $(TANDEM_QUICK_BUILD), -DTANDEM_QUICK_BUILD=$(TANDEM_QUICK_BUILD)))
+tests_option = $(if $(wildcard $(BUILD)/.with-tests),-DTANDEM_TESTS=ON,-DTANDEM_TESTS=OFF)
 
 # A second build, by clang, of the fuzz targets.
 define build_fuzz
@@ -56,10 +57,11 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS) NO_INSTALL=1"
 	@echo "          TANDEM_CUDA=AUTO|ON|OFF TANDEM_CUDA_ARCHS=90 (AUTO: with CUDA where nvcc and a GPU, or archs, are given)"
+	@echo "          TANDEM_QUICK_BUILD=AUTO|ON|OFF (ON: folders as one source each; AUTO: ON but for builds with tests)"
 
 binary:
 	@$(deps)
-	@$(call configure,$(BUILD),$(tests_option) $(CUDA_OPTIONS))
+	@$(call configure,$(BUILD),$(tests_option) $(BUILD_OPTIONS))
 	@$(call build,$(BUILD),tandem)
 
 demo: binary  ## complete PROMPT (default "Once upon a time") with MODEL (default: the demo model)
@@ -68,10 +70,11 @@ demo: binary  ## complete PROMPT (default "Once upon a time") with MODEL (defaul
 chat: binary  ## chat with MODEL (default: the demo model); PROMPT is the first message
 	@$(TANDEM) chat -m "$${MODEL:-$(DEMO_MODEL)}" $${PROMPT:+-p "$$PROMPT"}
 
+# With TANDEM_QUICK_BUILD=ON in less than half of the time to compile, if it is for one run.
 test:  ## build everything and run every test
 	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
-	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(BUILD_OPTIONS))
 	@$(call build,$(BUILD))
 	@if $(has_fuzzer); then $(build_fuzz); fi
 	@python3 scripts/check_layers.py --self-test
@@ -81,13 +84,13 @@ test:  ## build everything and run every test
 test-gpu:  ## run the tests that need an NVIDIA GPU, then under compute-sanitizer (SECTIONS=tests,memcheck: only these)
 	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
-	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(BUILD_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_tests); fi
 	@python3 scripts/test_gpu.py $(BUILD) $(if $(SECTIONS),--sections $(SECTIONS))
 
 # The tests of tests/stress, which are part of `make test`, in their long form.
 stress = $(deps) --tests; mkdir -p $(BUILD); touch $(BUILD)/.with-tests; \
-  $(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS)); $(call build,$(BUILD),tandem stress_tests); \
+  $(call configure,$(BUILD),-DTANDEM_TESTS=ON $(BUILD_OPTIONS)); $(call build,$(BUILD),tandem stress_tests); \
   TANDEM_STRESS=all $(BUILD)/bin/stress_tests --gtest_brief=1
 failing-calls:  ## fail every allocation and system call of each command once (hours)
 	@$(stress) --gtest_filter='FailingCalls.*'
@@ -118,13 +121,13 @@ bench: binary  ## measure MODEL (default: random weights in the shape of TinyLla
 bench-gpu:  ## measure an NVIDIA GPU with random weights in the shape of Llama 3.1 8B (SECTIONS=decode,prefill; SCRATCH=folder keeps 40 GB of models)
 	@$(deps) --tests
 	@mkdir -p $(BUILD) && touch $(BUILD)/.with-tests
-	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(CUDA_OPTIONS))
+	@$(call configure,$(BUILD),-DTANDEM_TESTS=ON $(BUILD_OPTIONS))
 	@if $(has_cuda); then $(call build,$(BUILD),tandem gpu_limits); fi
 	@python3 scripts/bench_gpu.py $(BUILD) $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
 gpu-pack:  ## make build-gpu/tandem-gpu.tar.gz: all that a machine with a GPU needs to test and measure, without network
 	@$(deps) --tests
-	@$(call configure,build-gpu,-DTANDEM_TESTS=ON -DTANDEM_CUDA=ON '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),90-real)')
+	@$(call configure,build-gpu,-DTANDEM_TESTS=ON -DTANDEM_QUICK_BUILD=ON -DTANDEM_CUDA=ON '-DTANDEM_CUDA_ARCHS=$(or $(TANDEM_CUDA_ARCHS),90-real)')
 	@$(call build,build-gpu,tandem_portable gpu_tests gpu_limits)
 	@scripts/gpu_pack.py build-gpu
 

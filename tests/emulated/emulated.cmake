@@ -33,6 +33,7 @@ target_link_libraries(tandem_emulated_cuda PUBLIC tandem_device tandem_graph tan
 
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/gpu/*.cpp ${emulated}/tests/*.cpp)
 add_executable(emulated_gpu_tests ${gpu_test_sources})
+tandem_quick_build(emulated_gpu_tests BATCHES 8)
 add_dependencies(emulated_gpu_tests tandem_test_support)
 target_include_directories(emulated_gpu_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 # Tests of the emulator bring kernels of their own.
