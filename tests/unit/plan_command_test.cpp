@@ -48,7 +48,10 @@ TEST_F(PlanCommand, PrintsTableLineAndPlans) {
   const test::Outcome wide =
       run("qwen3-30b-a3b --gpu rtx4090 --ram-bw 60 --disk-bw 5 --max-ram 8GiB --vram 12GiB");
   EXPECT_EQ(wide.exit_code, 0) << wide.out;
-  std::istringstream lines(page.out + wide.out);
+  const test::Outcome limited = run("llama-3.1-8b --gpu rtx3070 --ram-bw 60");
+  EXPECT_EQ(limited.exit_code, 0) << limited.out;
+  EXPECT_THAT(limited.out, HasSubstr("(the model was trained with 131072)\ncache F16"));
+  std::istringstream lines(page.out + wide.out + limited.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 90u) << line;
   // Columns that tell nothing are left out.
   const test::Outcome cpu = plan("-c 64 -dev none");

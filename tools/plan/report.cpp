@@ -257,9 +257,11 @@ SizeUnit size_unit(const PlanReport& r) {
 std::string plan_text(const PlanReport& r) {
   const SessionPlan& best = r.plans.front();
   const SizeUnit unit = size_unit(r);
+  constexpr size_t kShort = 40;  // leaves room in the line
+  const std::string context = context_text(r);
   std::string text = format(
-      "{}: {}\n{}, cache {}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context_text(r),
-      cache_types_text(best.shape), best.shape.n_ubatch,
+      "{}: {}\n{}{}cache {}, micro-batch {}{}\n\n", printable(r.path, 400), r.model, context,
+      context.size() > kShort ? "\n" : ", ", cache_types_text(best.shape), best.shape.n_ubatch,
       best.shape.n_sequences > 1 ? format(", {} prompts at once", best.shape.n_sequences).c_str() : "");
   TextTable table({{unit.name, TextTable::Side::left},
                    {"weights"},
