@@ -77,10 +77,11 @@ class DeviceModels {
   const DeviceModel* operator[](size_t i) const { return list_[i]; }
   // Returns the memory of a device, at this moment or that of frozen().
   MemoryInfo memory(size_t i) const { return memory_.empty() ? list_[i]->memory_info() : memory_[i]; }
-  // Returns the same devices with the memory of now, for a search that asks often, and from several threads.
+  // Returns the same devices with the memory of now, or of an earlier frozen(): for a search that asks often, and from
+  // several threads.
   DeviceModels frozen() const {
     DeviceModels copy = *this;
-    copy.memory_.clear();
+    if (!memory_.empty()) return copy;
     for (const DeviceModel* device : list_) copy.memory_.push_back(device->memory_info());
     return copy;
   }

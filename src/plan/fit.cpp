@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/at_once.h"
-#include "base/checked.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "exec/placed_graph.h"

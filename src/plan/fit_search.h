@@ -1,6 +1,8 @@
 // What the search for a fit and its refusals share.
 #pragma once
 
+#include <algorithm>
+
 #include "plan/fit.h"
 
 namespace tandem {
