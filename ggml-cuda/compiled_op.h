@@ -40,6 +40,7 @@ inline constexpr size_t kCounters = 1024;
 
 struct BytesReader;
 struct BytesMaker;
+struct ChainPart;
 
 class CompiledOp {
  public:
@@ -50,6 +51,8 @@ class CompiledOp {
   // What it may take from the op before it, and give to the one behind it: handed_bytes.h. Null: nothing.
   virtual BytesReader* bytes_reader() { return nullptr; }
   virtual BytesMaker* bytes_maker() { return nullptr; }
+  // Its part of a chain, in steps where it has one row: chain.h. Null: it has none.
+  virtual const ChainPart* chain_part() const { return nullptr; }
   size_t scratch_bytes = 0;  // for the largest shape of the graph
 };
 using CompiledOpPtr = std::unique_ptr<CompiledOp>;

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "ggml-cuda/architectures.h"
 #include "ggml-cuda/backend.h"
+#include "ggml-cuda/chain.h"
 #include "ggml-cuda/close_groups.h"
 #include "ggml-cuda/compiled_op.h"
 #include "ggml-cuda/driver.h"
@@ -35,10 +36,12 @@ size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {
 
 class CudaExecutable final : public Executable {
  public:
-  explicit CudaExecutable(std::vector<CompiledOpPtr> compiled)
-      : ops(std::move(compiled)),
+  CudaExecutable(const CompileContext& context, bool with_chains)
+      : ops(compile_ops(context)),
         slot_bytes(align_up(hand_bytes(ops), kScratchAlignment)),
-        scratch_bytes(kCounterBytes + 2 * slot_bytes + scratch_of(ops)) {}
+        scratch_bytes(kCounterBytes + 2 * slot_bytes + scratch_of(ops)) {
+    if (with_chains) ops = make_chains(std::move(ops), context.gpu, !context.segment.addresses.empty());
+  }
 
   LaunchContext context(cudaStream_t stream, const StepShape& shape, std::byte* scratch) const {
     std::byte* const slots = scratch + kCounterBytes;
@@ -130,7 +133,7 @@ class CudaDevice final : public Device {
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
   size_t scratch_bytes(const Segment& segment) const override {
-    return CudaExecutable(compile_ops({{segment}, gpu_, nullptr})).scratch_bytes;
+    return CudaExecutable({{segment}, gpu_, nullptr}, with_chains_).scratch_bytes;
   }
 
   int64_t full_product_rows() const override { return 128; }  // a tile, and what reading weights again costs
@@ -226,7 +229,7 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Executable> compile(const Segment& segment) override {
     use();
-    auto executable = std::make_unique<CudaExecutable>(compile_ops({{segment}, gpu_, &opened_->cublas}));
+    auto executable = std::make_unique<CudaExecutable>(CompileContext{{segment}, gpu_, &opened_->cublas}, with_chains_);
     reserve_scratch(executable->scratch_bytes);
     return executable;
   }
@@ -262,6 +265,7 @@ class CudaDevice final : public Device {
 
   int index_;  // the driver's
   Gpu gpu_;
+  const bool with_chains_ = chains_wanted();
   DeviceInfo info_;
   mutable std::optional<Opened> opened_;
   std::byte* scratch_ = nullptr;

@@ -1,6 +1,7 @@
 // glu: act(x Wgate^T) * (x Wup^T). Up to eight tokens take one launch that reads a row of both matrices at a
 // time and stores only the combination; more take two products, and the second combines with the first's
 // output.
+#include "ggml-cuda/chain.h"
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -22,11 +23,15 @@ class CompiledGlu final : public CompiledOp {
     gate_.y = context.address(node.output);
     if (!together()) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(kMaxMatvecTokens * up_.w.m));
     scratch_bytes = scratch.n_bytes();
+    part_.work = ChainProducts{op.x, &reader_.bytes, {gate_, up_}, true, activation_, x_};
     if (together() && makes_matvec_bytes(gate_.w.m)) maker_.tensor = node.output;
   }
 
   BytesReader* bytes_reader() override { return &reader_; }
   BytesMaker* bytes_maker() override { return &maker_; }
+  const ChainPart* chain_part() const override {
+    return together() && shape_.extent != Extent::fixed ? &part_ : nullptr;
+  }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = row_count(shape_, context.shape);
@@ -70,6 +75,7 @@ class CompiledGlu final : public CompiledOp {
   LargeProducts large_;
   BytesReader reader_;
   BytesMaker maker_;
+  ChainPart part_;
   size_t up_at_ = 0;  // [n, m] floats, for up to eight tokens with matrices of different dtypes
 };
 

@@ -1,5 +1,6 @@
 // linear: one or more products that read the same input (q, k and v), computed together. The input is encoded
 // once; up to eight tokens take one launch for all weights, whatever their dtypes.
+#include "ggml-cuda/chain.h"
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -27,11 +28,13 @@ class CompiledLinear final : public CompiledOp {
         targets_(std::move(targets)),
         encodings_(x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
         large_(context, x.n_cols, x.n_rows, weights_of(targets_), LargeProducts::Use::products, scratch),
-        reader_(encodings_.reader(x_id)) {
+        reader_(encodings_.reader(x_id)),
+        part_{ChainProducts{x_id, &reader_.bytes, targets_, false, Activation::silu, x_}} {
     scratch_bytes = scratch.n_bytes();
   }
 
   BytesReader* bytes_reader() override { return &reader_; }
+  const ChainPart* chain_part() const override { return extent_ == Extent::fixed ? nullptr : &part_; }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
@@ -59,6 +62,7 @@ class CompiledLinear final : public CompiledOp {
   InputEncodings encodings_;
   LargeProducts large_;
   BytesReader reader_;
+  ChainPart part_;
 };
 
 }  // namespace

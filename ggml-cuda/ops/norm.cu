@@ -2,6 +2,7 @@
 // for whole rows. Reads and writes n * c floats; the second and third pass over a group hit the L1 cache.
 #include <algorithm>
 
+#include "ggml-cuda/chain.h"
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/ops/rows.cuh"
 #include "ggml-cuda/quantize.cuh"
@@ -170,9 +171,22 @@ class CompiledNorm final : public CompiledOp {
         bias_(plain_values(context, op.bias)),
         y_(context.address<float>(node.output)) {
     if (op.group == shape_.n_cols && op.group % kBlockColumns == 0) maker_.tensor = node.output;
+    ChainNorm part{op.x, node.output, {}};
+    part.stage.x = x_;
+    part.stage.weight = weight_;
+    part.stage.bias = bias_;
+    part.stage.normalized = y_;
+    part.stage.eps = op.eps;
+    part.stage.norm = op.kind;
+    part.stage.k = static_cast<int>(shape_.n_cols);
+    part_.work = part;
   }
 
   BytesMaker* bytes_maker() override { return &maker_; }
+  const ChainPart* chain_part() const override {
+    const bool whole_rows = op_.group == shape_.n_cols && n_weights_ == 1;
+    return whole_rows && shape_.extent != Extent::fixed ? &part_ : nullptr;
+  }
 
   void launch(const LaunchContext& context) const override {
     const int64_t n_groups = row_count(shape_, context.shape) * (shape_.n_cols / op_.group);
@@ -201,6 +215,7 @@ class CompiledNorm final : public CompiledOp {
   PlainValues weight_, bias_;  // [n_weights, group], [group]
   float* y_;                   // [n, n_cols]
   BytesMaker maker_;
+  ChainPart part_;
 };
 
 }  // namespace

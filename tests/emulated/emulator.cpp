@@ -24,7 +24,7 @@ constexpr size_t kSharedBytes = 228 << 10;
 
 alignas(1024) std::byte shared_memory[kSharedBytes];
 
-enum class State { ready, at_warp, at_block, at_previous, done };
+enum class State { ready, at_warp, at_block, at_grid, at_previous, done };
 
 struct Fiber {
   jmp_buf resume;
@@ -44,13 +44,17 @@ struct Warp {
 
 std::vector<Fiber> fibers(kMaxThreads);
 std::vector<Warp> warps(kMaxThreads / 32);
-std::byte* stacks = nullptr;
+std::vector<std::byte*> stacks;  // of a block's threads, one for each block that waits for the grid and for the one that runs
 jmp_buf scheduler;
 Fiber* current = nullptr;
 const std::function<void()>* body = nullptr;
 unsigned n_threads = 0;
 uint32_t order_seed = 1;
-std::vector<const void*> poisoned;  // shared variables of this block
+struct Variable {
+  void* at;
+  size_t n_bytes;
+};
+std::vector<Variable> poisoned;  // shared variables of this block
 size_t shared_bytes = 0, max_shared_bytes = 0;
 bool begins_early = false;  // the kernel
 bool waits = false;         // the block's threads, at their waits
@@ -76,11 +80,12 @@ void wait(State state) {
   if (!_setjmp(current->resume)) _longjmp(scheduler, 1);
 }
 
-void prepare_fibers(dim3 block) {
-  if (!stacks) {
-    stacks = static_cast<std::byte*>(mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (stacks == MAP_FAILED) fail("no memory for stacks");
+void prepare_fibers(dim3 block, size_t set) {
+  if (set == stacks.size()) {
+    void* const memory = mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) fail("no memory for stacks");
+    stacks.push_back(static_cast<std::byte*>(memory));
   }
   n_threads = block.x * block.y * block.z;
   for (unsigned i = 0; i < n_threads; ++i) {
@@ -93,7 +98,7 @@ void prepare_fibers(dim3 block) {
     fiber.has_waited = false;
     fiber.copies = {};
     getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = stacks + kStackBytes * i;
+    fiber.start.uc_stack.ss_sp = stacks[set] + kStackBytes * i;
     fiber.start.uc_stack.ss_size = kStackBytes;
     fiber.start.uc_link = nullptr;
     makecontext(&fiber.start, enter, 0);
@@ -156,12 +161,68 @@ bool release(State state) {
   return released;
 }
 
-void run_block(const Shape& shape, dim3 index, const std::vector<Changes>* hidden) {
+// A block that waits for the others of its grid.
+struct Suspended {
+  dim3 index;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::vector<Variable> poisoned;
+  std::vector<std::byte> memory;  // its shared memory: the dynamic part, then each variable
+  size_t shared_bytes;
+};
+
+size_t dynamic_bytes(const Shape& shape) {
+  return std::min(kSharedBytes, shape.shared_bytes + 64);
+}
+
+void suspend(const Shape& shape, Suspended& block) {
+  block.index = now.block;
+  block.shared_bytes = shared_bytes;
+  block.fibers.resize(kMaxThreads);
+  block.warps.resize(kMaxThreads / 32);
+  block.fibers.swap(fibers);  // the fibers stay where they are in memory
+  block.warps.swap(warps);
+  block.poisoned = poisoned;
+  block.memory.assign(shared_memory, shared_memory + dynamic_bytes(shape));
+  for (const Variable& v : block.poisoned) {
+    const auto* at = static_cast<const std::byte*>(v.at);
+    block.memory.insert(block.memory.end(), at, at + v.n_bytes);
+  }
+}
+
+void resume(const Shape& shape, Suspended& block) {
+  now.block = block.index;
+  fibers.swap(block.fibers);
+  warps.swap(block.warps);
+  poisoned = block.poisoned;
+  shared_bytes = block.shared_bytes;
+  const std::byte* from = block.memory.data();
+  std::memcpy(shared_memory, from, dynamic_bytes(shape));
+  from += dynamic_bytes(shape);
+  for (const Variable& v : poisoned) {
+    std::memcpy(v.at, from, v.n_bytes);
+    from += v.n_bytes;
+  }
+  release(State::at_grid);
+}
+
+// Runs the block to its end, or until its threads wait for the grid: then it returns true.
+bool run_threads() {
+  do {
+    run_warps();
+  } while (release(State::at_block));
+  const auto n_at_grid = static_cast<unsigned>(std::count_if(
+      fibers.begin(), fibers.begin() + n_threads, [](const Fiber& f) { return f.state == State::at_grid; }));
+  if (n_at_grid != 0 && n_at_grid != n_threads) fail("some threads of a block wait for the grid, and others do not");
+  return n_at_grid != 0;
+}
+
+bool run_block(const Shape& shape, dim3 index, size_t set, const std::vector<Changes>* hidden) {
   now.block = index;
   poisoned.clear();
   shared_bytes = shape.shared_bytes;
-  std::memset(shared_memory, 0xff, std::min(kSharedBytes, shape.shared_bytes + 64));
-  prepare_fibers(shape.block);
+  std::memset(shared_memory, 0xff, dynamic_bytes(shape));
+  prepare_fibers(shape.block, set);
   waits = hidden != nullptr;
   if (waits) {
     Hidden earlier;
@@ -175,9 +236,7 @@ void run_block(const Shape& shape, dim3 index, const std::vector<Changes>* hidde
     earlier.reveal();
     release(State::at_previous);
   }
-  do {
-    run_warps();
-  } while (release(State::at_block));
+  return run_threads();
 }
 
 // Blocks that run up to their waits first: all of a small grid, a few of a large one, for hiding takes time.
@@ -211,12 +270,15 @@ void wait_for_block() {
 void wait_for_warp() {
   wait(State::at_warp);
 }
+void wait_for_grid() {
+  wait(State::at_grid);
+}
 void* dynamic_shared() {
   return shared_memory;
 }
 void poison_shared(void* variable, size_t n_bytes) {
-  if (std::find(poisoned.begin(), poisoned.end(), variable) != poisoned.end()) return;
-  poisoned.push_back(variable);
+  if (std::any_of(poisoned.begin(), poisoned.end(), [&](const Variable& v) { return v.at == variable; })) return;
+  poisoned.push_back({variable, n_bytes});
   shared_bytes += n_bytes;
   if (shared_bytes > max_shared_bytes) fail("a block with %zu bytes of shared memory", shared_bytes);
   std::memset(variable, 0xff, n_bytes);
@@ -243,7 +305,7 @@ const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {
 }
 
 void run_kernel(const Shape& shape, const std::function<void()>& kernel,
-                const std::vector<Changes>& unsettled, size_t max_shared) {
+                const std::vector<Changes>& unsettled, size_t max_shared, uint64_t max_resident) {
   if (current) fail("a kernel within a kernel");
   body = &kernel;
   begins_early = shape.overlapping;
@@ -254,12 +316,30 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
   const dim3 grid = shape.grid;
   const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z;
   const bool last_first = draw() & 1;
+  const auto nth = [&](uint64_t i) { return last_first ? n_blocks - 1 - i : i; };
+  std::vector<Suspended> suspended;
   for (uint64_t i = 0; i < n_blocks; ++i) {
-    const uint64_t at = last_first ? n_blocks - 1 - i : i;
-    run_block(shape,
-              dim3(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
-                   static_cast<unsigned>(at / grid.x / grid.y)),
-              i < n_early ? &unsettled : nullptr);
+    const uint64_t at = nth(i);
+    const dim3 index(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
+                     static_cast<unsigned>(at / grid.x / grid.y));
+    if (run_block(shape, index, suspended.size(), i < n_early ? &unsettled : nullptr)) {
+      if (n_blocks > max_resident) fail("a grid of %lu blocks waits for itself: the GPU runs %lu at once", n_blocks, max_resident);
+      suspend(shape, suspended.emplace_back());
+    }
+    if (!suspended.empty() && suspended.size() != i + 1) fail("a block ends while others wait for it");
+  }
+  while (!suspended.empty()) {
+    size_t n_waiting = 0;
+    const size_t from = draw() % suspended.size();
+    for (size_t i = 0; i < suspended.size(); ++i) {
+      Suspended& block = suspended[(from + i) % suspended.size()];
+      resume(shape, block);
+      if (!run_threads()) continue;
+      suspend(shape, block);
+      ++n_waiting;
+    }
+    if (n_waiting != 0 && n_waiting != suspended.size()) fail("a block ends while others wait for it");
+    if (n_waiting == 0) suspended.clear();
   }
   current = nullptr;
 }

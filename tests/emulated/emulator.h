@@ -5,7 +5,8 @@
 // The threads of a block are fibers. They run one at a time, in varying order, each until a barrier or a warp
 // operation (shuffle, vote, matrix product). Between two barriers of a block its warps run in lockstep or one
 // after the other, and blocks run first to last or last to first; so a missing barrier gives different
-// results now and then. Streams do nothing until a thread waits for them, and their order varies where no
+// results now and then. A kernel whose blocks wait for all others of their grid has at most one for each
+// multiprocessor. Streams do nothing until a thread waits for them, and their order varies where no
 // event sets it. Device memory and a block's shared memory start full of NaN; inaccessible pages guard device
 // memory; asynchronous copies arrive as late as allowed. Misaligned vectors, divergent barriers and ended
 // lanes in a shuffle end the program; launches beyond the limits are errors. A kernel that may begin before the one
@@ -93,6 +94,7 @@ inline Position now;  // of the thread that runs
 int lane();
 void wait_for_block();
 void wait_for_warp();
+void wait_for_grid();  // all threads of all blocks
 // Every lane of the warp gives some words (at most 12) and gets those of all lanes.
 struct Words {
   uint64_t word[12];

@@ -133,6 +133,8 @@ constexpr Instruction kInstructions[] = {
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", [](Operands o) { load_matrices(o, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ", [](Operands o) { load_matrices(o, true); }},
     {"cp.async.cg.shared.global [%0], [%1], 16;", [](Operands o) { copy_async(o, 16, 16); }},
+    {"cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;", [](Operands o) { copy_async(o, 16, 16); }},
+    {"createpolicy.fractional.L2::evict_first.b64 ", [](Operands o) { set(o, 0, uint64_t{0}); }},
     {"cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;",
      [](Operands o) { copy_async(o, 16, value<uint32_t>(o, 2)); }},
     {"cp.async.ca.shared.global [%0], [%1], %2, %3;",

@@ -178,7 +178,7 @@ void emulator::Shape::enqueue(const void* kernel, std::function<void()> body) co
   const size_t max_shared = shared_limits.contains(kernel) ? model.max_shared() : kDefaultShared;
   EmulatedStream* const in = stream;
   stream->add({[shape = *this, body = std::move(body), in, max_shared] {
-                 run_kernel(shape, body, in->unsettled, max_shared);
+                 run_kernel(shape, body, in->unsettled, max_shared, static_cast<uint64_t>(model.n_multiprocessors));
                },
                true, overlapping});
 }

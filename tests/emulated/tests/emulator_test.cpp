@@ -44,6 +44,30 @@ void copy_in_turn(const float* from, float* to) {
   if (threadIdx.x >= 32) wait_for_previous();
   to[threadIdx.x] = from[threadIdx.x];
 }
+// Every block adds up what all have written, round after round, with shared memory of its own.
+void add_over_the_grid(float* values, float* sums, int n_rounds) {
+  static float own[1];
+  ::emulator::poison_shared(own, sizeof own);
+  float* memory = static_cast<float*>(::emulator::dynamic_shared());
+  if (threadIdx.x == 0) own[0] = memory[0] = static_cast<float>(blockIdx.x + 1);
+  for (int round = 0; round < n_rounds; ++round) {
+    __syncthreads();
+    if (threadIdx.x == 0) values[blockIdx.x] = own[0];
+    ::emulator::wait_for_grid();
+    float sum = 0.0f;
+    for (unsigned i = 0; i < gridDim.x; ++i) sum += values[i];
+    ::emulator::wait_for_grid();
+    if (threadIdx.x == 0) own[0] = sum + memory[0];
+  }
+  __syncthreads();
+  if (threadIdx.x == 1) sums[blockIdx.x] = own[0];
+}
+void wait_for_the_grid_in_one_block(float*) {
+  if (blockIdx.x == 1) ::emulator::wait_for_grid();
+}
+void wait_for_the_grid_in_half_the_threads(float*) {
+  if (threadIdx.x < kCount / 2) ::emulator::wait_for_grid();
+}
 void of_32_threads(float* to) {
   ::emulator::check_launch_bounds(32);
   to[threadIdx.x] = 1.0f;
@@ -113,7 +137,37 @@ TEST_F(Emulator, WhatLiesBeforeAKernelThatDoesNotBeginEarlyIsThere) {
   EXPECT_EQ(values_of_b(), std::vector<float>(kCount, 5.0f));
 }
 
+TEST_F(Emulator, BlocksWaitForTheirGrid) {
+  const auto n = static_cast<unsigned>(emulator::gpu().n_multiprocessors);
+  emulator::at(n, kCount, sizeof(float), stream_).launch(add_over_the_grid, a_, b_, 3);
+  std::vector<float> own(n);
+  for (unsigned i = 0; i < n; ++i) own[i] = static_cast<float>(i + 1);
+  for (int round = 0; round < 3; ++round) {
+    float sum = 0.0f;
+    for (const float x : own) sum += x;
+    for (unsigned i = 0; i < n; ++i) own[i] = sum + static_cast<float>(i + 1);
+  }
+  std::vector<float> sums = values_of_b();
+  sums.resize(n);
+  EXPECT_EQ(sums, own);
+}
+
 using EmulatorDeathTest = Emulator;
+
+TEST_F(EmulatorDeathTest, GridsThatWaitForEver) {
+  const auto run = [&](unsigned n_blocks, auto kernel) {
+    emulator::at(n_blocks, kCount, 0, stream_).launch(kernel, a_);
+    values_of_b();
+  };
+  EXPECT_DEATH(run(2, wait_for_the_grid_in_one_block), "ends while others wait");
+  EXPECT_DEATH(run(1, wait_for_the_grid_in_half_the_threads), "some threads of a block wait for the grid");
+  const auto n = static_cast<unsigned>(emulator::gpu().n_multiprocessors);
+  const auto too_many = [&] {
+    emulator::at(n + 1, kCount, sizeof(float), stream_).launch(add_over_the_grid, a_, b_, 1);
+    values_of_b();
+  };
+  EXPECT_DEATH(too_many(), "waits for itself");
+}
 
 TEST_F(EmulatorDeathTest, WritingBeforeWaiting) {
   const auto run = [&] {

@@ -208,6 +208,74 @@ TEST_F(EmulatedGpu, LaunchesOfAToken) {
   EXPECT_EQ(one.bytes_to_host, 2 * 64 * 4);
 }
 
+// The same with chains (chain.h): of a layer, its rotation with the cache, its attention, and a chain from its output to the next
+// layer's queries.
+TEST_F(EmulatedGpu, LaunchesOfATokenWithChains) {
+  const test::TempDir directory;
+  const auto host = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
+  for (const DType dtype : {DType::Q4_K, DType::F16}) {
+    std::map<int64_t, emulator::Counts> by_layers;
+    for (const int64_t n_layer : {1, 3}) {
+      test::TinyShape shape;
+      shape.n_embd = 512;
+      shape.n_head = 8;
+      shape.n_ff = 512;
+      shape.n_layer = n_layer;
+      shape.dtype = dtype;
+      const std::string path = directory.path("llama.gguf");
+      test::tiny_llama(shape, 11).write(path);
+      const auto model = Model::load(path);
+      std::vector<float> logits[2];
+      for (const bool chains : {false, true}) {
+        if (chains) setenv("TANDEM_CUDA_CHAINS", "1", 1);
+        use(usual_);
+        unsetenv("TANDEM_CUDA_CHAINS");
+        EngineOptions options;
+        options.context.n_ctx = 128;
+        options.context.n_ubatch = 16;
+        options.offload.n_gpu_layers = n_layer + 1;
+        Session session(*model, {host.get(), device_.get()}, options);
+        const std::vector<int32_t> prompt{3, 4, 5, 6};
+        session.append(prompt);
+        for (size_t i = 0; i < 3; ++i) {
+          const std::span<const float> row = session.append(std::span(prompt).subspan(i, 1), LogitsWanted::all).all();
+          logits[chains].insert(logits[chains].end(), row.begin(), row.end());
+        }
+        by_layers[n_layer] = counts_of([&] { session.append(std::span(prompt).first(1), LogitsWanted::largest); });
+      }
+      EXPECT_LT(relative_error(logits[true], logits[false]), 1e-2) << dtype_name(dtype);
+    }
+    const emulator::Counts& one = by_layers[1];
+    const int64_t of_layer = (by_layers[3].graph_kernels - one.graph_kernels) / 2;
+    EXPECT_EQ(of_layer, 3);
+    EXPECT_LE(one.graph_kernels + 31 * of_layer, 101) << "of 32 layers";
+    EXPECT_EQ(one.graph_launches, 1);
+  }
+}
+
+// As many blocks as a large GPU has multiprocessors; less shared memory than the weights' ring and its input take.
+TEST_F(EmulatedGpu, ChainsOnOtherGpus) {
+  for (const int capability : {80, 90, 120}) {
+    for (const DType dtype : {DType::Q4_K, DType::F16}) {
+      OpCase c(random_, tokens(1));
+      const TensorId x = c.activation(512);
+      const TensorId h = c.builder.linear(x, c.matrix(dtype, 512, 512), nullptr, x);
+      const TensorId y = c.builder.norm(h, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f)));
+      c.finish(c.builder.linear(y, c.matrix(dtype, 700, 512)));
+      int64_t n_launches[2];
+      for (const bool chains : {false, true}) {
+        if (chains) setenv("TANDEM_CUDA_CHAINS", "1", 1);
+        use(with(capability));
+        unsetenv("TANDEM_CUDA_CHAINS");
+        n_launches[chains] = counts_of([&] { c.run(*device_, {1, 1}); }).launches;
+      }
+      EXPECT_EQ(n_launches[true] < n_launches[false], capability != 120)  // 99 KB of shared memory
+          << n_launches[true] << " and " << n_launches[false] << " launches, sm_" << capability << ' ' << dtype_name(dtype);
+      c.expect_match(*device_, {1, 1}, 1e-2, OpCase::Rounding::allowed);
+    }
+  }
+}
+
 // A cache of groups as a text grows past those that are closed and is cut back: on the GPU, fetched for each step, in two parts.
 TEST_F(EmulatedGpu, GroupedCachesGiveTheLogitsOfTheCpu) {
   const test::TempDir directory;

@@ -1,0 +1,353 @@
+// The kernel of chain.h.
+#pragma once
+
+#include "ggml-cuda/async_copy.cuh"
+#include "ggml-cuda/chain.h"
+#include "ggml-cuda/matvec.cuh"
+
+namespace tandem::cuda {
+
+// A row's part of a slot: up to 32 pieces of each plane.
+template <DType T>
+struct TurnLayout {
+  static constexpr PieceBytes kPiece = is_plain(T) ? PieceBytes{kFloatPiece, 0, 0, 0} : piece_bytes(T);
+  static constexpr int kHigh = 32 * kPiece.low, kScale = kHigh + 32 * kPiece.high, kSuper = kScale + 32 * kPiece.scale;
+  static constexpr int kBytes = (kSuper + 32 / kSuperBlocks * kPiece.super + 15) / 16 * 16;
+};
+
+// The dtypes of a kernel: of one kind, which reads its input in one form.
+template <DType kFirst, DType... kOthers>
+struct ChainKind {
+  static constexpr bool kFloats = is_plain(kFirst);
+  static constexpr Encoding kEncoding = encoding_of(kFirst);
+  static_assert((kFloats || ((encoding_of(kOthers) == kEncoding) && ...)));
+  static constexpr int kSlotBytes = 2 * std::max({TurnLayout<kFirst>::kBytes, TurnLayout<kOthers>::kBytes...});
+  static constexpr int kSlots = std::min(8, (10 << 10) / kSlotBytes);
+  static_assert(kSlots >= 3);
+
+  static constexpr bool has(DType dtype) { return dtype == kFirst || ((dtype == kOthers) || ...); }
+  // Bytes of shared memory for an input of k columns: floats as [2][k / 8][4], bytes and what belongs to them.
+  static constexpr int input_bytes(int k) {
+    return kFloats ? 4 * k : k + k / kBlockColumns * static_cast<int>(sizeof(BlockMeta));
+  }
+  template <class Fn>
+  __device__ static void for_type([[maybe_unused]] DType dtype, Fn&& fn) {
+    if constexpr (sizeof...(kOthers) == 0) {
+      fn.template operator()<kFirst>();
+    } else {
+      (void)((dtype == kFirst && (fn.template operator()<kFirst>(), true)) ||
+             ((dtype == kOthers && (fn.template operator()<kOthers>(), true)) || ...));
+    }
+  }
+};
+
+// Copies of kUnit bytes, 4 or 16, to shared memory: the first n_bytes / kUnit lanes one each.
+template <int kUnit>
+__device__ inline void copy_by_lanes(std::byte* to, const std::byte* from, int n_bytes, int lane, const ReadOnce& once) {
+  const int at = kUnit * lane;
+  if (at >= n_bytes) return;
+  if constexpr (kUnit == 16) {
+    copy_16_async(to + at, from + at, once);
+  } else {
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to + at));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from + at), "n"(kUnit), "r"(kUnit)
+                 : "memory");
+  }
+}
+
+// Asks for a turn of both rows.
+template <DType T>
+__device__ inline void request_turn(const RowPair& rows, int n_pieces, int turn, std::byte* slot, int lane, const ReadOnce& once) {
+  using L = TurnLayout<T>;
+  const int n = min(32, n_pieces - 32 * turn);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t piece = rows.first[r] + 32u * static_cast<uint32_t>(turn);
+    std::byte* const to = slot + r * L::kBytes;
+    if constexpr (is_plain(T)) {
+      copy_by_lanes<16>(to, rows.planes[r].low + static_cast<uint64_t>(piece) * kFloatPiece, kFloatPiece * n, lane, once);
+    } else {
+      const Planes from = advance<T>(rows.planes[r], piece);
+      copy_by_lanes<16>(to, from.low, L::kPiece.low * n, lane, once);
+      if constexpr (L::kPiece.high != 0) copy_by_lanes<16>(to + L::kHigh, from.high, L::kPiece.high * n, lane, once);
+      if constexpr (L::kPiece.scale != 0) copy_by_lanes<16>(to + L::kScale, from.scale, L::kPiece.scale * n, lane, once);
+      if constexpr (L::kPiece.super != 0) {
+        copy_by_lanes<L::kPiece.super % 16 == 0 ? 16 : 4>(to + L::kSuper, from.super, n / kSuperBlocks * L::kPiece.super, lane, once);
+      }
+    }
+  }
+}
+
+// Piece `piece` of a plane in a slot.
+template <int kBytes>
+__device__ inline void read_piece(const std::byte* plane, int piece, uint32_t* to) {
+  if constexpr (kBytes == 1) {
+    to[0] = reinterpret_cast<const uint8_t*>(plane)[piece];
+  } else if constexpr (kBytes == 2) {
+    to[0] = reinterpret_cast<const uint16_t*>(plane)[piece];
+  } else if constexpr (kBytes == 4) {
+    to[0] = reinterpret_cast<const uint32_t*>(plane)[piece];
+  } else if constexpr (kBytes == 8) {
+    const uint2 v = reinterpret_cast<const uint2*>(plane)[piece];
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (kBytes == 16) {
+    const uint4 v = reinterpret_cast<const uint4*>(plane)[piece];
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+}
+
+// Adds what a lane's piece of both rows gives with the input, `piece` of its row of n_pieces.
+template <DType T>
+__device__ inline void add_piece(const std::byte* slot, const std::byte* input, int n_pieces, int piece, int lane,
+                                 float (&sums)[2]) {
+  using L = TurnLayout<T>;
+  if constexpr (is_plain(T)) {
+    uint32_t x[8];
+    read_piece<16>(input, piece, x);
+    read_piece<16>(input, n_pieces + piece, x + 4);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t w[4];
+      read_piece<16>(slot + r * L::kBytes, lane, w);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[r] += float_of<T>(w[i / 2] >> i % 2 * 16) * __uint_as_float(x[i]);
+    }
+  } else {
+    uint32_t first[4], second[4], meta[2];
+    read_piece<16>(input, piece, first);
+    read_piece<16>(input, n_pieces + piece, second);
+    read_piece<8>(input + n_pieces * kBlockColumns, piece, meta);
+    const BlockMeta of_input = std::bit_cast<BlockMeta>(static_cast<uint64_t>(meta[1]) << 32 | meta[0]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::byte* row = slot + r * L::kBytes;
+      RawBlock raw;
+      read_piece<L::kPiece.low>(row, lane, raw.low);
+      read_piece<L::kPiece.high>(row + L::kHigh, lane, raw.high);
+      read_piece<L::kPiece.scale>(row + L::kScale, lane, &raw.scale);
+      read_piece<L::kPiece.super>(row + L::kSuper, lane / kSuperBlocks, raw.super);
+      CodeWords codes[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) codes[w] = unpack_word<T>(raw, w);
+      const BlockScales scales = block_scales<T>(scale_of<T>(raw), raw.super, lane % kSuperBlocks);
+      sums[r] += block_product<T>(codes, scales, first, second, of_input);
+    }
+  }
+}
+
+// The target of a task.
+__device__ inline int target_of(const ChainStage& stage, int task) {
+  int target = 0;
+  while (!stage.is_paired && target + 1 < stage.n_targets && task >= stage.targets[target + 1].first_block) ++target;
+  return target;
+}
+__device__ inline RowPair rows_of(const ChainStage& stage, int target, int task) {
+  const MatvecMode mode = stage.is_paired ? MatvecMode::glu : MatvecMode::linear;
+  RowPair rows;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const MatvecTarget& t = stage.targets[stage.is_paired ? r : target];
+    rows.planes[r] = t.w.planes;
+    rows.first[r] = static_cast<uint32_t>(row_of_pair(mode, task - t.first_block, r, t.w.m)) *
+                    static_cast<uint32_t>(t.w.n_pieces);
+  }
+  return rows;
+}
+
+// The turns of a warp, in the order in which it asks for them: of the tasks first, first + step, ... of every stage.
+template <class Kind>
+class ChainCursor {
+ public:
+  __device__ ChainCursor(const ChainArgs& args, int first, int step) : args_(args), first_(first), step_(step), task_(first) {
+    skip_empty();
+  }
+
+  // Asks for the next turn, if there is one.
+  __device__ void request(std::byte* slot, int lane) {
+    if (stage_ == args_.n_stages) return;
+    const ChainStage& stage = args_.stages[stage_];
+    const int target = target_of(stage, task_);
+    const DeviceWeight& w = stage.targets[target].w;
+    const RowPair rows = rows_of(stage, target, task_);
+    Kind::for_type(w.dtype, [&]<DType T>() TANDEM_FLAT { request_turn<T>(rows, w.n_pieces, turn_, slot, lane, once_); });
+    if (32 * ++turn_ < w.n_pieces) return;
+    turn_ = 0;
+    task_ += step_;
+    skip_empty();
+  }
+
+ private:
+  __device__ void skip_empty() {
+    while (stage_ < args_.n_stages && task_ >= args_.stages[stage_].n_tasks) ++stage_, task_ = first_;
+  }
+
+  const ChainArgs& args_;
+  const ReadOnce once_;
+  int first_, step_, task_;
+  int stage_ = 0, turn_ = 0;
+};
+
+// Waits until all threads of the grid have come here, for the n-th time. What they have stored is then there for loads past
+// the L1 cache.
+__device__ inline void wait_for_grid(int* counter, int n) {
+  const int n_expected = n * static_cast<int>(gridDim.x);
+  __syncthreads();
+#ifdef TANDEM_EMULATED_CUDA
+  if (threadIdx.x == 0) atomicAdd(counter, 1);
+  ::emulator::wait_for_grid();
+  if (__ldcg(counter) < n_expected) ::emulator::fail("the counter of a grid is %d", *counter);
+#else
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(counter, 1);
+    int count;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    } while (count < n_expected);
+    __threadfence();
+  }
+  __syncthreads();
+#endif
+}
+
+// The last block to come here sets the counters to 0 again.
+__device__ inline void end_waits(int* counters) {
+  __syncthreads();
+  if (threadIdx.x != 0 || atomicAdd(counters + 1, 1) + 1 < static_cast<int>(gridDim.x)) return;
+  counters[0] = counters[1] = 0;
+}
+
+__device__ inline void load_columns(const float* x, int at, float (&values)[kLaneColumns]) {
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; i += 4) {
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(x + at + i));  // other multiprocessors' stores
+    values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
+  }
+}
+
+// Makes the input of a stage in shared memory, by all threads of the block. The blocks share the storing of the norm.
+template <class Kind>
+__device__ inline void make_input(const ChainStage& stage, std::byte* to) {
+  const int k = stage.k, own = kLaneColumns * static_cast<int>(threadIdx.x), step = kLaneColumns * kChainThreads;
+  std::byte* const meta = to + k;
+  if (!Kind::kFloats && stage.encoded.q) {
+    const int n_meta = k / kBlockColumns * static_cast<int>(sizeof(BlockMeta));
+    for (int at = 16 * static_cast<int>(threadIdx.x); at < k; at += 16 * kChainThreads)
+      *reinterpret_cast<uint4*>(to + at) = __ldcg(reinterpret_cast<const uint4*>(stage.encoded.q + at));
+    for (int at = 8 * static_cast<int>(threadIdx.x); at < n_meta; at += 8 * kChainThreads) {
+      *reinterpret_cast<uint2*>(meta + at) =
+          __ldcg(reinterpret_cast<const uint2*>(reinterpret_cast<const std::byte*>(stage.encoded.meta) + at));
+    }
+    return;
+  }
+  float mean = 0.0f, scale = 1.0f;
+  if (stage.normalized) {
+    const auto sum_of_columns = [&](auto&& fn) {
+      float sum = 0.0f;
+      for (int at = own; at < k; at += step) {
+        float values[kLaneColumns];
+        load_columns(stage.x, at, values);
+#pragma unroll
+        for (int i = 0; i < kLaneColumns; ++i) sum += fn(values[i]);
+      }
+      return BlockTeam::sum(sum) / static_cast<float>(k);
+    };
+    if (stage.norm == NormKind::layer) mean = sum_of_columns([](float x) { return x; });
+    scale = 1.0f / sqrtf(sum_of_columns([&](float x) { return (x - mean) * (x - mean); }) + stage.eps);
+  }
+  for (int base = 0; base < k; base += step) {
+    const int at = base + own;
+    const bool inside = at < k;
+    float values[kLaneColumns] = {};
+    if (inside) load_columns(stage.x, at, values);
+    if (inside && stage.normalized) {
+#pragma unroll
+      for (int i = 0; i < kLaneColumns; i += 4) {
+        const float4 w = stage.weight.four(at + i);
+        const float4 b = stage.bias.data ? stage.bias.four(at + i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+        const float y[4] = {(values[i] - mean) * scale * w.x + b.x, (values[i + 1] - mean) * scale * w.y + b.y,
+                            (values[i + 2] - mean) * scale * w.z + b.z, (values[i + 3] - mean) * scale * w.w + b.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) values[i + j] = y[j];
+        if (at / 256 % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x))
+          *reinterpret_cast<float4*>(stage.normalized + at + i) = {y[0], y[1], y[2], y[3]};
+      }
+    }
+    if constexpr (Kind::kFloats) {
+      if (!inside) continue;
+      float4* floats = reinterpret_cast<float4*>(to);
+      floats[at / 8] = {values[0], values[1], values[2], values[3]};
+      floats[k / 8 + at / 8] = {values[4], values[5], values[6], values[7]};
+    } else {
+      encode_columns<Kind::kEncoding>(values, inside, 0, at, k, to, reinterpret_cast<BlockMeta*>(meta));
+    }
+  }
+}
+
+// Stores the sums of both rows of a task, by one lane.
+__device__ inline void store_task(const ChainStage& stage, int target, int task, const float (&sums)[2]) {
+  const MatvecTarget& to = stage.targets[target];
+  if (stage.is_paired) {
+    const MatvecTarget& up = stage.targets[1];
+    to.y[task] = gated(stage.activation, sums[0] + (to.bias ? to.bias[task] : 0.0f),
+                       sums[1] + (up.bias ? up.bias[task] : 0.0f));
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = 2 * (task - to.first_block) + r;
+    if (row >= to.w.m) return;
+    float y = sums[r];
+    if (to.bias) y += to.bias[row];
+    if (to.residual) y += __ldcg(to.residual + row);
+    to.y[row] = y;
+  }
+}
+
+template <class Kind>
+__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainArgs args) {
+  extern __shared__ __align__(16) std::byte shared[];
+  constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int n_blocks = static_cast<int>(gridDim.x);
+  const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = kChainWarps * n_blocks;
+  std::byte* const ring = shared + args.input_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
+  let_next_begin();
+  ChainCursor<Kind> next(args, first, step);
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) {
+    next.request(ring + i * Kind::kSlotBytes, lane);
+    commit_copies();
+  }
+  wait_for_previous();
+  int slot = 0;
+#pragma unroll 1
+  for (int s = 0; s < args.n_stages; ++s) {
+    const ChainStage& stage = args.stages[s];
+    if (s > 0) wait_for_grid(args.counters, s);
+    make_input<Kind>(stage, shared);
+    __syncthreads();
+#pragma unroll 1
+    for (int task = first; task < stage.n_tasks; task += step) {
+      const int target = target_of(stage, task);
+      const DeviceWeight& w = stage.targets[target].w;
+      float sums[2] = {};
+      Kind::for_type(w.dtype, [&]<DType T>() TANDEM_FLAT {
+#pragma unroll 1
+        for (int piece = lane; piece - lane < w.n_pieces; piece += 32) {
+          wait_copies<kAhead - 1>();
+          __syncwarp();  // the lanes' copies are there for all, and all have read the slot that is filled now
+          next.request(ring + (slot == 0 ? kAhead : slot - 1) * Kind::kSlotBytes, lane);
+          commit_copies();
+          if (piece < w.n_pieces) add_piece<T>(ring + slot * Kind::kSlotBytes, shared, w.n_pieces, piece, lane, sums);
+          slot = slot == kAhead ? 0 : slot + 1;
+        }
+      });
+      sum_over_lanes(sums);
+      if (lane == 0) store_task(stage, target, task, sums);
+    }
+  }
+  if (args.n_stages > 1) end_waits(args.counters);
+}
+
+}  // namespace tandem::cuda

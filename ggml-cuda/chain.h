@@ -1,0 +1,81 @@
+// Chains: products of one token that follow each other, with the norms in front of them, in one launch. Of a layer like
+// Llama's these are the attention's output, gate and up, down, and the next layer's queries, keys and values.
+//
+// A kernel for each of them waits for the last block of the one before, then for its input, then for the first weights.
+// In a chain the weights never wait: every warp has a ring of slots in shared memory and asks for its rows as long as a
+// slot is free, also for those of the next products, while the grid waits for the results of the last.
+//
+//   stage    a product, or several of one input, with a norm before it or not. Between stages all blocks wait for each other
+//   task     a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
+//   turn     up to 32 pieces (layout.h) of both rows of a task, one a lane; what a slot has room for
+//
+// The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a stage for itself, from
+// floats: the norm, the bytes that its weights want (quantize.h).
+//
+// Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Four waits for the grid,
+// each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings
+// hold (16 warps * 6 slots of 1.7 KB: 163 KB a multiprocessor, more than all of the attention's output matrix) is asked for
+// before these waits, so that they cost what is longer than 7 us of reading.
+//
+// The blocks of a grid must all run at once: one a multiprocessor, on a GPU that no other process shares in space (MPS).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "ggml-cuda/handed_bytes.h"
+#include "ggml-cuda/matvec.h"
+#include "ggml-cuda/ops/rows.cuh"
+
+namespace tandem::cuda {
+
+inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
+inline constexpr int kMaxChainStages = 6;
+
+struct ChainStage {
+  MatvecTarget targets[kMaxMatvecWeights];  // first_block: the first of its tasks
+  const float* x = nullptr;                 // [k]
+  Activations encoded;                      // of x, where they are made before the chain
+  PlainValues weight{}, bias{};             // [k], of the norm
+  float* normalized = nullptr;              // [k]; null: no norm
+  float eps = 0.0f;
+  NormKind norm = NormKind::rms;
+  bool is_paired = false;  // targets 0 and 1 are gate and up; results go to target 0's y
+  Activation activation = Activation::silu;
+  int k = 0, n_targets = 0, n_tasks = 0;
+};
+
+struct ChainArgs {
+  ChainStage stages[kMaxChainStages];
+  int n_stages = 0;
+  int input_bytes = 0;      // of shared memory, for the input of any stage
+  int* counters = nullptr;  // [2], all 0 before and after
+};
+
+// What an op does in a chain.
+struct ChainNorm {
+  TensorId reads, makes;
+  ChainStage stage;  // x and the norm
+};
+struct ChainProducts {
+  TensorId reads;
+  const HandedBytes* bytes;  // what it may read instead
+  std::vector<MatvecTarget> targets;
+  bool is_paired = false;
+  Activation activation = Activation::silu;
+  const float* x = nullptr;
+};
+struct ChainPart {
+  std::variant<ChainNorm, ChainProducts> work;
+};
+
+// Whether the environment's TANDEM_CUDA_CHAINS asks for them ("1"). They are to be measured on a GPU before they become the default.
+bool chains_wanted();
+
+// Puts ops that make a chain into one that launches it for steps of one token, and them for others. After hand_bytes().
+// is_present: the ops have addresses, on the current device.
+std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, const Gpu& gpu, bool is_present);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,192 @@
+// Chains (ggml-cuda/chain.h): the products of one token in one launch.
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "gpu/harness.h"
+
+namespace tandem::gpu_test {
+namespace {
+
+class GpuChain : public GpuTest {
+ protected:
+  void SetUp() override {
+    setenv("TANDEM_CUDA_CHAINS", "1", 1);
+    GpuTest::SetUp();
+    unsetenv("TANDEM_CUDA_CHAINS");
+    std::string why;
+    if (!IsSkipped()) plain_ = make_device_under_test(why);
+  }
+
+  static ShapeClass one_token() {
+    ShapeClass shape;
+    shape.max_tokens = 4;
+    shape.max_outputs = 1;
+    return shape;
+  }
+
+  struct Layer {
+    DType dtype = DType::Q4_K;
+    DType down = DType::Q4_K, v = DType::Q4_K;
+    int64_t n_embd = 512, n_ff = 1024, n_kv = 256;
+    NormKind norm = NormKind::rms;
+    bool bias = false;
+    Activation activation = Activation::silu;
+  };
+
+  // From the attention's result to the next layer's queries, keys and values; the sum of all of these.
+  TensorId layer(OpCase& c, const Layer& l) {
+    const auto bias = [&](int64_t n) { return l.bias ? c.vector(random_.normals(n)) : nullptr; };
+    const auto weight = [&](int64_t n) { return c.vector(random_.normals(n, 0.3f), l.bias ? DType::F16 : DType::F32); };
+    const auto matrix = [&](DType dtype, int64_t m, int64_t k) { return c.matrix(dtype, m, k, 1, 1.0f / std::sqrt(static_cast<float>(k))); };
+    GraphBuilder& b = c.builder;
+    const TensorId attention = c.activation(l.n_embd), residual = c.activation(l.n_embd);
+    const TensorId h = b.linear(attention, matrix(l.dtype, l.n_embd, l.n_embd), bias(l.n_embd), residual);
+    const TensorId normed = b.norm(h, {l.norm, 1e-5f, l.n_embd}, weight(l.n_embd), bias(l.n_embd));
+    const TensorId ff = b.glu(normed, l.activation, matrix(l.dtype, l.n_ff, l.n_embd), matrix(l.dtype, l.n_ff, l.n_embd),
+                              bias(l.n_ff), bias(l.n_ff));
+    const TensorId out = b.linear(ff, matrix(l.down, l.n_embd, l.n_ff), bias(l.n_embd), h);
+    const TensorId next = b.norm(out, {l.norm, 1e-5f, l.n_embd}, weight(l.n_embd), bias(l.n_embd));
+    const TensorId q = b.linear(next, matrix(l.dtype, l.n_kv, l.n_embd), bias(l.n_kv));
+    const TensorId k = b.linear(next, matrix(l.dtype, l.n_kv, l.n_embd), bias(l.n_kv));
+    const TensorId v = b.linear(next, matrix(l.v, l.n_kv, l.n_embd), bias(l.n_kv));
+    return b.add(b.add(q, k), v);
+  }
+
+  // On the CPU, and on this device without chains, which rounds what it multiplies in the same way: the sums alone are in another
+  // order, which moves a byte of an input now and then. Every run of a chain gives the same.
+  void expect_match(const OpCase& c) {
+    c.expect_match(*device_, {1, 1}, kChained, OpCase::Rounding::allowed);
+    c.expect_match(*device_, {3, 1}, kChained, OpCase::Rounding::allowed);
+    const std::vector<OpResult> runs = c.run(*device_, {1, 1}, 4);  // launched, then recorded and replayed
+    for (const OpResult& run : runs) EXPECT_EQ(run.values, runs[0].values);
+    EXPECT_LT(relative_error(runs[0].values, c.run(*plain_, {1, 1})[0].values), 5e-3);
+  }
+  void expect_layer(const Layer& l) {
+    SCOPED_TRACE(std::string(dtype_name(l.dtype)) + " " + std::string(dtype_name(l.down)) + " " + std::to_string(l.n_embd) + " " +
+                 std::to_string(l.n_ff) + " " + std::to_string(l.n_kv) + (l.bias ? " bias" : ""));
+    OpCase c(random_, one_token());
+    c.finish(layer(c, l));
+    expect_match(c);
+  }
+
+  static constexpr double kChained = 2e-2;  // inputs of five products rounded, one after the other
+  std::unique_ptr<Device> plain_;
+};
+
+TEST_F(GpuChain, LayersOfEveryDtype) {
+  for (const DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F32,
+                            DType::Q3_K, DType::IQ4_NL}) {
+    Layer l;
+    if (on_short_list()) l.n_ff = 512;
+    l.dtype = l.down = l.v = dtype;
+    expect_layer(l);
+  }
+}
+
+TEST_F(GpuChain, MixturesOfDtypes) {
+  struct Mixture {
+    DType most, down, v;
+  };
+  for (const Mixture& m : {Mixture{DType::Q4_K, DType::Q6_K, DType::Q6_K}, {DType::Q4_K, DType::Q4_K, DType::Q6_K},
+                           {DType::Q5_K, DType::Q6_K, DType::Q5_K}, {DType::Q4_K, DType::Q5_K, DType::Q6_K},  // no kernel has all three
+                           {DType::Q4_0, DType::Q8_0, DType::Q4_0}, {DType::F16, DType::Q4_K, DType::F16}}) {
+    Layer l;
+    l.dtype = m.most, l.down = m.down, l.v = m.v;
+    expect_layer(l);
+  }
+}
+
+TEST_F(GpuChain, AwkwardSizes) {
+  struct Size {
+    int64_t n_embd, n_ff, n_kv;
+  };
+  const std::vector<Size> sizes{{256, 256, 1}, {1536, 512, 7}, {768, 1280, 33}, {512, 2560, 131}, {256, 14336, 5}};
+  size_t i = 0;
+  for (const DType dtype : {DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::F16, DType::Q5_K}) {
+    for (size_t j = 0; j < sizes.size(); ++j) {
+      if (on_short_list() && j != i % sizes.size()) continue;  // each size once
+      Layer l;
+      l.dtype = l.down = l.v = dtype;
+      l.n_embd = sizes[j].n_embd, l.n_ff = sizes[j].n_ff, l.n_kv = sizes[j].n_kv;
+      expect_layer(l);
+    }
+    ++i;
+  }
+}
+
+TEST_F(GpuChain, RandomSizes) {
+  for (int i = 0; i < (on_short_list() ? 4 : 40); ++i) {
+    Layer l;
+    l.dtype = l.down = l.v = std::vector{DType::Q4_K, DType::Q4_0, DType::BF16, DType::Q5_K}[random_.below(4)];
+    const int64_t unit = l.dtype == DType::BF16 ? 8 : 256;
+    l.n_embd = unit * static_cast<int64_t>(1 + random_.below((on_short_list() ? 800 : 5000) / static_cast<uint64_t>(unit)));
+    l.n_ff = unit * static_cast<int64_t>(1 + random_.below((on_short_list() ? 1500 : 15000) / static_cast<uint64_t>(unit)));
+    l.n_kv = static_cast<int64_t>(1 + random_.below(100));
+    l.bias = i % 2;
+    expect_layer(l);
+  }
+}
+
+TEST_F(GpuChain, BiasesNormsAndActivations) {
+  for (const DType dtype : {DType::Q4_K, DType::F16}) {
+    for (const Activation activation : {Activation::silu, Activation::gelu_tanh, Activation::relu2, Activation::swiglu_oai}) {
+      Layer l;
+      l.dtype = l.down = l.v = dtype;
+      l.bias = true;
+      l.norm = activation == Activation::silu ? NormKind::rms : NormKind::layer;
+      l.activation = activation;
+      expect_layer(l);
+    }
+  }
+}
+
+// Without residuals: what a norm reads is free when its product is stored, and may be where that goes.
+TEST_F(GpuChain, ResultsInThePlaceOfWhatANormHasRead) {
+  OpCase c(random_, one_token());
+  TensorId x = c.activation(512);
+  for (int i = 0; i < 8; ++i) {
+    x = c.builder.linear(c.builder.norm(x, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f))), c.matrix(DType::Q8_0, 512, 512));
+  }
+  c.finish(x);
+  expect_match(c);
+}
+
+// What a norm makes is read behind the chain too: as floats by an op without products, as bytes by a product that cannot be in it.
+TEST_F(GpuChain, OpsBehindAChainReadWhatItMakes) {
+  for (const DType dtype : {DType::Q4_K, DType::Q8_0}) {
+    OpCase c(random_, one_token());
+    GraphBuilder& b = c.builder;
+    const TensorId x = c.activation(512);
+    const TensorId h = b.linear(x, c.matrix(dtype, 512, 512), nullptr, x);
+    const TensorId normed = b.norm(h, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f)));
+    const TensorId y = b.linear(normed, c.matrix(dtype, 512, 512));
+    const TensorId other = b.linear(normed, c.matrix(dtype == DType::Q4_K ? DType::Q3_K : DType::IQ4_NL, 512, 512));
+    c.finish(b.add(b.add(y, normed), other));
+    expect_match(c);
+  }
+}
+
+// More products than one chain has room for.
+TEST_F(GpuChain, LongRunsOfProducts) {
+  OpCase c(random_, one_token());
+  TensorId x = c.activation(256);
+  for (int i = 0; i < 15; ++i) x = c.builder.linear(x, c.matrix(DType::Q8_0, 256, 256), nullptr, i % 3 == 1 ? x : kNoTensor);
+  c.finish(x);
+  expect_match(c);
+}
+
+// A row that is not finite stays so, and the next step is a new one.
+TEST_F(GpuChain, ValuesThatAreNotFinite) {
+  for (const DType dtype : {DType::Q4_K, DType::F16}) {
+    OpCase c(random_, one_token());
+    std::vector<float> values = random_.normals(4 * 512);
+    values[77] = std::numeric_limits<float>::quiet_NaN();
+    const TensorId x = c.activation(512, values);
+    c.finish(c.builder.linear(c.builder.norm(x, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f))), c.matrix(dtype, 64, 512)));
+    for (const float y : c.run(*device_, {1, 1})[0].values) EXPECT_TRUE(std::isnan(y));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::gpu_test
