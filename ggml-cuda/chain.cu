@@ -5,40 +5,103 @@
 #include <cstring>
 #include <optional>
 
+#include "ggml-cuda/cache_attention.cuh"
 #include "ggml-cuda/launch.cuh"
 
 namespace tandem::cuda {
 namespace {
 
+constexpr int kStaticBytes = 4096;  // of a kernel's shared memory, at most
+
+// What a chain does, in order. The ops own what is pointed at.
+struct ChainPlan {
+  std::vector<ChainWork> order;
+  std::vector<ChainStage> products;
+  std::vector<const ChainRope*> ropes;
+  std::vector<const ChainAttention*> attentions;
+  int front_bytes = 0;  // of shared memory
+  const HandedBytes* first_bytes = nullptr;  // of the input of the first product
+};
+
 // A kernel and what it can do.
-struct Kind {
-  void (*kernel)(ChainArgs);
+struct Kernel {
+  const void* function;
+  void (*launch)(const ChainPlan& plan, const Kernel& kernel, int n_blocks, const LaunchContext& context);
   bool (*has)(DType);
   int (*input_bytes)(int k);
   int ring_bytes;  // of a block
   std::optional<Encoding> encoding;
+  size_t max_products, max_attentions;
+  int lanes;  // of attention; 0: none
 };
 
-template <DType... kTypes>
-Kind kind_of() {
-  using K = ChainKind<kTypes...>;
-  Kind kind{chain_kernel<K>, K::has, K::input_bytes, kChainWarps * K::kSlots * K::kSlotBytes, std::nullopt};
-  if (!K::kFloats) kind.encoding = K::kEncoding;
-  return kind;
+template <class K, class A>
+void launch_kernel(const ChainPlan& plan, const Kernel& kernel, int n_blocks, const LaunchContext& context) {
+  typename A::Args args{};
+  std::copy(plan.products.begin(), plan.products.end(), args.products);
+  if (plan.first_bytes && kernel.encoding && plan.first_bytes->is_handed(1))
+    args.products[0].encoded = plan.first_bytes->at(context, static_cast<int>(*kernel.encoding));
+  if constexpr (A::Args::kMaxAttentions > 0) {
+    std::copy(plan.order.begin(), plan.order.end(), args.order);
+    for (size_t i = 0; i < plan.ropes.size(); ++i) args.ropes[i] = *plan.ropes[i]->call;
+    if (!plan.ropes.empty()) {
+      args.rope_table = *plan.ropes[0]->table;
+      args.rope_style = plan.ropes[0]->style;
+    }
+    for (size_t i = 0; i < plan.attentions.size(); ++i) {
+      AttentionTensors tensors = *plan.attentions[i]->tensors;
+      tensors.made = {};
+      args.attentions[i] = plan.attentions[i]->attention->chained(tensors, context);
+    }
+  }
+  args.n_stages = static_cast<int>(plan.order.size());
+  args.n_products = static_cast<int>(plan.products.size());
+  args.front_bytes = plan.front_bytes;
+  args.counters = context.counters + kCounters - 2;
+  launch_overlapping(chain_kernel<K, A>, static_cast<unsigned>(n_blocks), kChainThreads,
+                     static_cast<size_t>(plan.front_bytes + kernel.ring_bytes), context.stream, args);
 }
 
-// The types of whole models, and the mixtures that K types come in.
-std::span<const Kind> all_kinds() {
-  static const Kind kinds[] = {kind_of<DType::F16>(),
-                               kind_of<DType::BF16>(),
-                               kind_of<DType::Q8_0>(),
-                               kind_of<DType::Q4_0>(),
-                               kind_of<DType::Q4_K, DType::Q6_K>(),
-                               kind_of<DType::Q5_K, DType::Q6_K>()};
-  return kinds;
+template <class K, class A>
+Kernel kernel_of(int lanes) {
+  Kernel kernel{reinterpret_cast<const void*>(chain_kernel<K, A>),
+                launch_kernel<K, A>,
+                K::has,
+                K::input_bytes,
+                kChainWarps * K::kSlots * K::kSlotBytes,
+                std::nullopt,
+                A::Args::kMaxProducts,
+                A::Args::kMaxAttentions,
+                lanes};
+  if (!K::kFloats) kernel.encoding = K::kEncoding;
+  return kernel;
 }
 
-constexpr int kStaticBytes = 1024;  // of shared memory, at most: for sums over a block
+template <class K>
+void add_kernels(std::vector<Kernel>& kernels, [[maybe_unused]] bool with_attention) {
+  kernels.push_back(kernel_of<K, NoAttention>(0));
+#ifdef TANDEM_CHAINED_ATTENTION
+  if (!with_attention) return;
+  kernels.push_back(kernel_of<K, DecodeAttention<8>>(8));
+  kernels.push_back(kernel_of<K, DecodeAttention<16>>(16));
+#endif
+}
+
+// The types of whole models, and the mixtures that K types come in; those without attention first.
+const std::vector<Kernel>& all_kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> kernels;
+    add_kernels<ChainKind<DType::F16>>(kernels, true);
+    add_kernels<ChainKind<DType::BF16>>(kernels, false);
+    add_kernels<ChainKind<DType::Q8_0>>(kernels, true);
+    add_kernels<ChainKind<DType::Q4_0>>(kernels, true);
+    add_kernels<ChainKind<DType::Q4_K, DType::Q6_K>>(kernels, true);
+    add_kernels<ChainKind<DType::Q5_K, DType::Q6_K>>(kernels, false);
+    std::stable_sort(kernels.begin(), kernels.end(), [](const Kernel& a, const Kernel& b) { return a.lanes == 0 && b.lanes != 0; });
+    return kernels;
+  }();
+  return all;
+}
 
 // Whether copies of 4 or 16 bytes to shared memory find the rows aligned.
 bool has_aligned_rows(const DeviceWeight& w) {
@@ -50,11 +113,18 @@ bool overlap(const float* a, int64_t n_a, const float* b, int64_t n_b) {
   return a != nullptr && b != nullptr && a < b + n_b && b < a + n_a;
 }
 
-// A run of ops as the stages of a chain.
+int shared_bytes_of_attention(const AttentionCall& call) {
+  constexpr int heads = kChainHeads;
+  const int tiles = WarpMemory(call.k, call.v).size(heads), left = left_floats(heads, call.v.head_dim) * 4;
+  const int merge = merge_floats(heads, kMaxSplits, call.v.head_dim) * 4;
+  return std::max(kDecodeThreads / kWarp * std::max(tiles, left), (merge + 15) / 16 * 16);
+}
+
+// A run of ops as a chain.
 class ChainBuilder {
  public:
   explicit ChainBuilder(const Gpu& gpu) : gpu_(gpu) {
-    for (const Kind& kind : all_kinds()) kinds_.push_back(&kind);
+    for (const Kernel& kernel : all_kernels()) kernels_.push_back(&kernel);
   }
 
   // Returns false if the op cannot be the next of the chain.
@@ -64,42 +134,86 @@ class ChainBuilder {
     if (const auto* norm = std::get_if<ChainNorm>(&part->work)) {
       if (norm_ || norm->stage.k % kLaneColumns != 0) return false;
       norm_ = norm;
-    } else if (!add(std::get<ChainProducts>(part->work))) {
-      return false;
-    } else {
-      n_complete_ = n_ops_ + 1;
+      ++n_ops_;
+      return true;
     }
-    ++n_ops_;
+    if (!std::visit([&](const auto& work) { return add_work(work); }, part->work)) return false;
+    n_complete_ = ++n_ops_;
     return true;
   }
 
   size_t n_ops() const { return n_complete_; }  // without a norm at the end
-  const Kind& kind() const { return *kinds_.front(); }
-  const ChainArgs& args() const { return args_; }
-  const HandedBytes* first_bytes() const { return first_bytes_; }
+  const Kernel& kernel() const { return *kernels_.front(); }
+  const ChainPlan& plan() const { return plan_; }
 
  private:
-  bool add(const ChainProducts& products) {
+  // Those that `can` and have memory enough.
+  template <class Can, class FrontBytes>
+  bool keep_kernels(Can&& can, FrontBytes&& front_bytes) {
+    std::vector<const Kernel*> kernels = kernels_;
+    std::erase_if(kernels, [&](const Kernel* kernel) {
+      if (!can(*kernel)) return true;
+      const int front = std::max(plan_.front_bytes, front_bytes(*kernel));
+      return static_cast<size_t>(front + kernel->ring_bytes + kStaticBytes) > shared_limit(gpu_.compute_capability);
+    });
+    if (kernels.empty()) return false;
+    kernels_ = std::move(kernels);
+    plan_.front_bytes = std::max(plan_.front_bytes, front_bytes(kernel()));  // the same for all: of one way to read the input
+    return true;
+  }
+
+  bool add_work(const ChainNorm&) { return false; }
+  bool add_work(const ChainRope& rope) {
+    if (norm_) return false;
+    if (!plan_.ropes.empty()) {
+      const ChainRope& other = *plan_.ropes.front();
+      if (std::memcmp(rope.table, other.table, sizeof(RopeTable)) != 0 || rope.style != other.style ||
+          rope.call->n_pairs != other.call->n_pairs || rope.call->positions != other.call->positions)
+        return false;
+    }
+    if (!keep_kernels([&](const Kernel& k) { return k.max_attentions > plan_.ropes.size(); }, [](const Kernel&) { return 0; }))
+      return false;
+    plan_.ropes.push_back(&rope);
+    plan_.order.push_back(ChainWork::rope_kv);
+    return true;
+  }
+  bool add_work(const ChainAttention& attention) {
+    const AttentionCall& call = attention.attention->shape();
+    const int columns = std::max(call.k.head_dim, call.v.head_dim);
+    const int lanes = columns <= 64 ? 8 : columns <= 128 ? 16 : -1;
+    const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);
+    if (norm_ || static_cast<size_t>(n_heads) > kCounters - 2) return false;
+    const auto can = [&](const Kernel& k) {
+      return k.lanes == lanes && k.max_attentions > plan_.attentions.size();
+    };
+    if (!keep_kernels(can, [&](const Kernel&) { return shared_bytes_of_attention(call); })) return false;
+    plan_.attentions.push_back(&attention);
+    plan_.order.push_back(ChainWork::attention);
+    return true;
+  }
+  bool add_work(const ChainProducts& products) {
     const int k = products.targets.front().w.k;
-    if (args_.n_stages == kMaxChainStages || products.targets.size() > kMaxMatvecWeights) return false;
+    if (products.targets.size() > kMaxMatvecWeights) return false;
     if (norm_ && (norm_->makes != products.reads || norm_->stage.k != k)) return false;
-    std::vector<const Kind*> kinds = kinds_;
     for (const MatvecTarget& t : products.targets) {
       if (!has_aligned_rows(t.w)) return false;
-      std::erase_if(kinds, [&](const Kind* kind) { return !kind->has(t.w.dtype); });
-      // Another block may still read what the norm is made of.
-      if (norm_ && overlap(norm_->stage.x, k, t.y, t.w.m)) return false;
     }
     if (norm_ && overlap(norm_->stage.x, k, norm_->stage.normalized, k)) return false;
-    std::erase_if(kinds, [&](const Kind* kind) {
-      const int n_input = std::max(args_.input_bytes, kind->input_bytes(k));
-      return static_cast<size_t>(n_input + kind->ring_bytes + kStaticBytes) > shared_limit(gpu_.compute_capability);
+    // Where results go to what the norm is made of, which other blocks may still read, it has a stage of its own.
+    const bool alone = norm_ && std::any_of(products.targets.begin(), products.targets.end(), [&](const MatvecTarget& t) {
+      return overlap(norm_->stage.x, k, t.y, t.w.m);
     });
-    if (kinds.empty()) return false;
-    kinds_ = std::move(kinds);
+    const size_t n_stages = alone ? 2 : 1;
+    const auto can = [&](const Kernel& kernel) {
+      return kernel.max_products >= plan_.products.size() + n_stages &&
+             std::all_of(products.targets.begin(), products.targets.end(),
+                         [&](const MatvecTarget& t) { return kernel.has(t.w.dtype); });
+    };
+    if (!keep_kernels(can, [&](const Kernel& kernel) { return kernel.input_bytes(k); })) return false;
 
-    ChainStage stage = norm_ ? norm_->stage : ChainStage{};
-    if (!norm_) stage.x = products.x;
+    if (alone) add_product(norm_->stage);
+    ChainStage stage = norm_ && !alone ? norm_->stage : ChainStage{};
+    if (!norm_ || alone) stage.x = products.x;
     stage.k = k;
     stage.is_paired = products.is_paired;
     stage.activation = products.activation;
@@ -113,28 +227,37 @@ class ChainBuilder {
         stage.n_tasks += (t.w.m + 1) / 2;
       }
     }
-    if (args_.n_stages == 0 && !norm_) first_bytes_ = products.bytes;
-    args_.stages[args_.n_stages++] = stage;
-    args_.input_bytes = std::max(args_.input_bytes, kind().input_bytes(k));
+    if (plan_.order.empty() && !norm_) plan_.first_bytes = products.bytes;
+    add_product(stage);
     norm_ = nullptr;
     return true;
   }
+  void add_product(const ChainStage& stage) {
+    plan_.products.push_back(stage);
+    plan_.order.push_back(ChainWork::product);
+  }
 
   Gpu gpu_;
-  std::vector<const Kind*> kinds_;  // those that can do all stages
-  ChainArgs args_;
+  std::vector<const Kernel*> kernels_;  // those that can do all of it
+  ChainPlan plan_;
   const ChainNorm* norm_ = nullptr;  // waits for its product
-  const HandedBytes* first_bytes_ = nullptr;
   size_t n_ops_ = 0, n_complete_ = 0;
 };
 
-// Ops from `first` on make a chain of this many: the bytes that one of them makes for the next are not made in a chain.
-bool is_self_contained(std::span<const CompiledOpPtr> ops, size_t first, size_t n) {
-  const size_t end = first + n;
-  for (size_t i = first; i < end; ++i) {
+// The first of `ops`, at most `most`, as far as they make a chain.
+ChainBuilder chain_of(std::span<const CompiledOpPtr> ops, size_t most, const Gpu& gpu) {
+  ChainBuilder chain(gpu);
+  for (size_t i = 0; i < std::min(most, ops.size()) && chain.add(*ops[i]); ++i) {
+  }
+  return chain;
+}
+
+// Whether none of the first n ops makes bytes that one behind them reads: they are not made in a chain.
+bool is_self_contained(std::span<const CompiledOpPtr> ops, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
     const BytesMaker* maker = ops[i]->bytes_maker();
     if (!maker || maker->bytes.slot < 0) continue;
-    for (size_t at = end; at < ops.size() && at <= i + 2; ++at) {
+    for (size_t at = n; at < ops.size() && at <= i + 2; ++at) {
       const BytesReader* reader = ops[at]->bytes_reader();
       if (reader && reader->bytes.slot >= 0 && reader->tensor == maker->tensor) return false;
     }
@@ -142,29 +265,16 @@ bool is_self_contained(std::span<const CompiledOpPtr> ops, size_t first, size_t 
   return true;
 }
 
-// Once for all chains of a kind: they may differ in what they need.
-void allow_shared(const Kind& kind, const Gpu& gpu) {
-  TANDEM_CUDA(cudaFuncSetAttribute(kind.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(shared_limit(gpu.compute_capability)) - kStaticBytes));
-}
-
 class CompiledChain final : public CompiledOp {
  public:
   CompiledChain(std::vector<CompiledOpPtr> ops, const ChainBuilder& chain, const Gpu& gpu)
-      : ops_(std::move(ops)), kind_(chain.kind()), args_(chain.args()), bytes_(chain.first_bytes()), n_blocks_(gpu.n_multiprocessors) {
+      : ops_(std::move(ops)), kernel_(chain.kernel()), plan_(chain.plan()), n_blocks_(gpu.n_multiprocessors) {
     for (const CompiledOpPtr& op : ops_) scratch_bytes = std::max(scratch_bytes, op->scratch_bytes);
   }
 
   void launch(const LaunchContext& context) const override {
-    if (context.shape.n_tokens != 1 || context.shape.n_outputs != 1) {
-      for (const CompiledOpPtr& op : ops_) op->launch(context);
-      return;
-    }
-    ChainArgs args = args_;
-    args.counters = context.counters;
-    if (bytes_ && kind_.encoding && bytes_->is_handed(1))
-      args.stages[0].encoded = bytes_->at(context, static_cast<int>(*kind_.encoding));
-    launch_overlapping(kind_.kernel, static_cast<unsigned>(n_blocks_), kChainThreads, shared_bytes(), context.stream, args);
+    if (context.shape.n_tokens == 1 && context.shape.n_outputs == 1) return kernel_.launch(plan_, kernel_, n_blocks_, context);
+    for (const CompiledOpPtr& op : ops_) op->launch(context);
   }
 
   bool repeats(const StepShape& shape) const override {
@@ -172,12 +282,9 @@ class CompiledChain final : public CompiledOp {
   }
 
  private:
-  size_t shared_bytes() const { return static_cast<size_t>(args_.input_bytes + kind_.ring_bytes); }
-
-  std::vector<CompiledOpPtr> ops_;  // of other numbers of tokens
-  const Kind& kind_;
-  ChainArgs args_;
-  const HandedBytes* bytes_;
+  std::vector<CompiledOpPtr> ops_;  // for other numbers of tokens; what the plan points at is theirs
+  const Kernel& kernel_;
+  ChainPlan plan_;
   int n_blocks_;
 };
 
@@ -191,19 +298,23 @@ bool chains_wanted() {
 std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, const Gpu& gpu, bool is_present) {
   std::vector<CompiledOpPtr> with_chains;
   for (size_t first = 0; first < ops.size();) {
-    ChainBuilder chain(gpu);
-    for (size_t i = first; i < ops.size() && chain.add(*ops[i]); ++i) {
-    }
-    // A product alone has a kernel of its own.
-    if (chain.n_ops() < 2 || !is_self_contained(ops, first, chain.n_ops())) {
+    const std::span<const CompiledOpPtr> rest = std::span(ops).subspan(first);
+    ChainBuilder chain = chain_of(rest, rest.size(), gpu);
+    while (chain.n_ops() >= 2 && !is_self_contained(rest, chain.n_ops())) chain = chain_of(rest, chain.n_ops() - 1, gpu);
+    // An op alone has a kernel of its own, and so have rotation and attention.
+    if (chain.n_ops() < 2 || chain.plan().products.empty()) {
       with_chains.push_back(std::move(ops[first++]));
       continue;
     }
-    if (is_present) allow_shared(chain.kind(), gpu);
+    if (is_present) {  // once for all chains of a kernel, which may differ in what they need
+      TANDEM_CUDA(cudaFuncSetAttribute(chain.kernel().function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(shared_limit(gpu.compute_capability)) - kStaticBytes));
+    }
     const auto begin = std::make_move_iterator(ops.begin() + static_cast<ptrdiff_t>(first));
+    const size_t n = chain.n_ops();
     with_chains.push_back(std::make_unique<CompiledChain>(
-        std::vector<CompiledOpPtr>(begin, begin + static_cast<ptrdiff_t>(chain.n_ops())), chain, gpu));
-    first += chain.n_ops();
+        std::vector<CompiledOpPtr>(begin, begin + static_cast<ptrdiff_t>(n)), chain, gpu));
+    first += n;
   }
   return with_chains;
 }

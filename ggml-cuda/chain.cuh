@@ -2,10 +2,63 @@
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
+#include "ggml-cuda/attention_decode.cuh"
 #include "ggml-cuda/chain.h"
 #include "ggml-cuda/matvec.cuh"
+#include "ggml-cuda/ops/rope_kv.cuh"
 
 namespace tandem::cuda {
+
+// What a launch does: `order` says which product, rope_kv or attention is next.
+template <int kProducts, int kAttentions>
+struct ChainArgs {
+  static constexpr int kMaxProducts = kProducts, kMaxAttentions = kAttentions, kMaxStages = kProducts + 2 * kAttentions;
+  ChainStage products[kProducts];
+  RopeKvCall ropes[kAttentions];
+  AttentionCall attentions[kAttentions];
+  RopeTable rope_table;  // of all ropes
+  RopeStyle rope_style;
+  ChainWork order[kMaxStages];
+  int n_stages, n_products;
+  int front_bytes;  // of shared memory before the rings, for the input of a product or for attention
+  int* counters;    // [2], all 0 before and after
+};
+template <int kProducts>
+struct ChainArgs<kProducts, 0> {
+  static constexpr int kMaxProducts = kProducts, kMaxAttentions = 0, kMaxStages = kProducts;
+  ChainStage products[kProducts];
+  int n_stages, n_products;
+  int front_bytes;
+  int* counters;
+};
+
+// The attention of a kernel: none, or that of caches of F16.
+struct NoAttention {
+  using Args = ChainArgs<kFewProducts, 0>;
+};
+// Of 32 KB of parameters.
+#if defined(TANDEM_EMULATED_CUDA) || CUDART_VERSION >= 12010
+#define TANDEM_CHAINED_ATTENTION
+#endif
+// Query heads that share what they read. Eight would need more registers than a chain's threads have; of a group of eight
+// two blocks read the same keys, the second from the L2 cache.
+inline constexpr int kChainHeads = 4;
+template <int kLanes>
+struct DecodeAttention {
+  using Args = ChainArgs<kManyProducts, kManyAttentions>;
+  static constexpr int kWarps = kDecodeThreads / kWarp;  // that read the cache
+  // On GPUs with memory enough for tiles beside the rings.
+  __device__ static void run([[maybe_unused]] const AttentionCall& call, [[maybe_unused]] uint8_t* shared) {
+#if defined(TANDEM_EMULATED_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+    const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);  // blocks of them
+    for (int unit = static_cast<int>(blockIdx.x); unit < n_heads * call.n_splits; unit += static_cast<int>(gridDim.x)) {
+      const int heads = unit % n_heads;
+      decode_split<ReadF16, ReadF16, kLanes, kChainHeads>(call, 0, heads, unit / n_heads, call.counters + heads, kWarps, shared);
+      __syncthreads();  // the shared memory is free
+    }
+#endif
+  }
+};
 
 // A row's part of a slot: up to 32 pieces of each plane.
 template <DType T>
@@ -22,7 +75,7 @@ struct ChainKind {
   static constexpr Encoding kEncoding = encoding_of(kFirst);
   static_assert((kFloats || ((encoding_of(kOthers) == kEncoding) && ...)));
   static constexpr int kSlotBytes = 2 * std::max({TurnLayout<kFirst>::kBytes, TurnLayout<kOthers>::kBytes...});
-  static constexpr int kSlots = std::min(8, (10 << 10) / kSlotBytes);
+  static constexpr int kSlots = std::min(8, (17 << 9) / kSlotBytes);
   static_assert(kSlots >= 3);
 
   static constexpr bool has(DType dtype) { return dtype == kFirst || ((dtype == kOthers) || ...); }
@@ -155,17 +208,17 @@ __device__ inline RowPair rows_of(const ChainStage& stage, int target, int task)
 }
 
 // The turns of a warp, in the order in which it asks for them: of the tasks first, first + step, ... of every stage.
-template <class Kind>
+template <class Kind, class Args>
 class ChainCursor {
  public:
-  __device__ ChainCursor(const ChainArgs& args, int first, int step) : args_(args), first_(first), step_(step), task_(first) {
+  __device__ ChainCursor(const Args& args, int first, int step) : args_(args), first_(first), step_(step), task_(first) {
     skip_empty();
   }
 
   // Asks for the next turn, if there is one.
   __device__ void request(std::byte* slot, int lane) {
-    if (stage_ == args_.n_stages) return;
-    const ChainStage& stage = args_.stages[stage_];
+    if (stage_ == args_.n_products) return;
+    const ChainStage& stage = args_.products[stage_];
     const int target = target_of(stage, task_);
     const DeviceWeight& w = stage.targets[target].w;
     const RowPair rows = rows_of(stage, target, task_);
@@ -178,10 +231,10 @@ class ChainCursor {
 
  private:
   __device__ void skip_empty() {
-    while (stage_ < args_.n_stages && task_ >= args_.stages[stage_].n_tasks) ++stage_, task_ = first_;
+    while (stage_ < args_.n_products && task_ >= args_.products[stage_].n_tasks) ++stage_, task_ = first_;
   }
 
-  const ChainArgs& args_;
+  const Args& args_;
   const ReadOnce once_;
   int first_, step_, task_;
   int stage_ = 0, turn_ = 0;
@@ -304,27 +357,57 @@ __device__ inline void store_task(const ChainStage& stage, int target, int task,
   }
 }
 
-template <class Kind>
-__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainArgs args) {
+// A rotation with its cache, or an attention; the number of each that are done goes up.
+template <class Attention, class Args>
+__device__ inline void attend(const Args& args, ChainWork work, int& n_ropes, int& n_attentions, const float2* rotation,
+                              std::byte* shared) {
+  const int n_blocks = static_cast<int>(gridDim.x);
+  if (work == ChainWork::attention) {
+    Attention::run(args.attentions[n_attentions++], reinterpret_cast<uint8_t*>(shared));
+    return;
+  }
+  const RopeKvCall& call = args.ropes[n_ropes++];
+  for (int part = static_cast<int>(blockIdx.x); part < call.q_parts + 2 * call.kv_parts; part += n_blocks) {
+    args.rope_style == RopeStyle::pair ? rope_kv_part<RopeStyle::pair>(call, 0, part, rotation)
+                                       : rope_kv_part<RopeStyle::half>(call, 0, part, rotation);
+  }
+}
+
+template <class Kind, class Attention>
+__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ typename Attention::Args args) {
+  using Args = typename Attention::Args;
   extern __shared__ __align__(16) std::byte shared[];
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_blocks = static_cast<int>(gridDim.x);
   const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = kChainWarps * n_blocks;
-  std::byte* const ring = shared + args.input_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
+  std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
   let_next_begin();
-  ChainCursor<Kind> next(args, first, step);
+  ChainCursor<Kind, Args> next(args, first, step);
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) {
     next.request(ring + i * Kind::kSlotBytes, lane);
     commit_copies();
   }
+  [[maybe_unused]] int n_products = 0, n_ropes = 0, n_attentions = 0;
+  float2* rotation = nullptr;
+  if constexpr (Args::kMaxAttentions > 0) {
+    __shared__ float2 memory[kMaxPairs];
+    rotation = memory;
+    if (args.ropes[0].positions) compute_rotations(args.rope_table, args.ropes[0].positions[0], args.ropes[0].n_pairs, rotation);
+  }
   wait_for_previous();
   int slot = 0;
 #pragma unroll 1
   for (int s = 0; s < args.n_stages; ++s) {
-    const ChainStage& stage = args.stages[s];
     if (s > 0) wait_for_grid(args.counters, s);
+    if constexpr (Args::kMaxAttentions > 0) {
+      if (args.order[s] != ChainWork::product) {
+        attend<Attention>(args, args.order[s], n_ropes, n_attentions, rotation, shared);
+        continue;
+      }
+    }
+    const ChainStage& stage = args.products[n_products++];
     make_input<Kind>(stage, shared);
     __syncthreads();
 #pragma unroll 1

@@ -1,21 +1,22 @@
-// Chains: products of one token that follow each other, with the norms in front of them, in one launch. Of a layer like
-// Llama's these are the attention's output, gate and up, down, and the next layer's queries, keys and values.
+// Chains: the ops of one token that follow each other, in one launch: products, the norms in front of them, rotation with the
+// cache, and attention. Of a model like Llama's these are all layers, nine to a launch.
 //
 // A kernel for each of them waits for the last block of the one before, then for its input, then for the first weights.
 // In a chain the weights never wait: every warp has a ring of slots in shared memory and asks for its rows as long as a
-// slot is free, also for those of the next products, while the grid waits for the results of the last.
+// slot is free, also for those of the next products, while the grid waits for the results of the last or attends.
 //
-//   stage    a product, or several of one input, with a norm before it or not. Between stages all blocks wait for each other
-//   task     a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
+//   stage    a product, or several of one input, with a norm before it or not; rope_kv; attention. Between stages all blocks
+//            wait for each other
+//   task     of a product: a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
 //   turn     up to 32 pieces (layout.h) of both rows of a task, one a lane; what a slot has room for
 //
-// The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a stage for itself, from
+// The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a product for itself, from
 // floats: the norm, the bytes that its weights want (quantize.h).
 //
-// Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Four waits for the grid,
-// each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings
-// hold (16 warps * 6 slots of 1.7 KB: 163 KB a multiprocessor, more than all of the attention's output matrix) is asked for
-// before these waits, so that they cost what is longer than 7 us of reading.
+// Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Six waits for the grid,
+// each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us; attention as its
+// own kernel, without a launch. What the rings hold (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading,
+// more than all of the attention's output matrix) is asked for before these waits.
 //
 // The blocks of a grid must all run at once: one a multiprocessor, on a GPU that no other process shares in space (MPS).
 #pragma once
@@ -27,13 +28,17 @@
 
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/matvec.h"
-#include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/ops/rotation.cuh"
 
 namespace tandem::cuda {
 
-inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
-inline constexpr int kMaxChainStages = 6;
+class CacheAttention;
+struct AttentionTensors;
+struct RopeKvCall;
 
+inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
+
+// A product; without targets a norm alone.
 struct ChainStage {
   MatvecTarget targets[kMaxMatvecWeights];  // first_block: the first of its tasks
   const float* x = nullptr;                 // [k]
@@ -47,12 +52,10 @@ struct ChainStage {
   int k = 0, n_targets = 0, n_tasks = 0;
 };
 
-struct ChainArgs {
-  ChainStage stages[kMaxChainStages];
-  int n_stages = 0;
-  int input_bytes = 0;      // of shared memory, for the input of any stage
-  int* counters = nullptr;  // [2], all 0 before and after
-};
+enum class ChainWork : uint8_t { product, rope_kv, attention };
+
+// The most of a launch, whose parameters are 32 KB at most (4 KB with CUDA before 12.1: no attention).
+inline constexpr int kFewProducts = 6, kManyProducts = 36, kManyAttentions = 9;
 
 // What an op does in a chain.
 struct ChainNorm {
@@ -67,8 +70,17 @@ struct ChainProducts {
   Activation activation = Activation::silu;
   const float* x = nullptr;
 };
+struct ChainRope {
+  const RopeKvCall* call;
+  const RopeTable* table;
+  RopeStyle style;
+};
+struct ChainAttention {
+  const CacheAttention* attention;
+  const AttentionTensors* tensors;
+};
 struct ChainPart {
-  std::variant<ChainNorm, ChainProducts> work;
+  std::variant<ChainNorm, ChainProducts, ChainRope, ChainAttention> work;
 };
 
 // Whether the environment's TANDEM_CUDA_CHAINS asks for them ("1"). They are to be measured on a GPU before they become the default.

@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "ggml-cuda/attention_fragments.h"
 #include "ggml-cuda/cache_attention.cuh"
+#include "ggml-cuda/chain.h"
 
 namespace tandem::cuda {
 namespace {
@@ -46,7 +47,11 @@ class CompiledAttention final : public CompiledOp {
                  context.address<const int32_t>(op.sequences), context.address<float>(node.output)} {
     scratch_bytes = scratch.n_bytes();
     if (attention_.makes_bytes(context.graph().shape.max_tokens)) maker_.tensor = node.output;
+    tensors_.n_tokens = 1;
+    part_.work = ChainAttention{&attention_, &tensors_};
   }
+
+  const ChainPart* chain_part() const override { return attention_.can_chain() ? &part_ : nullptr; }
 
   BytesMaker* bytes_maker() override { return &maker_; }
 
@@ -61,6 +66,7 @@ class CompiledAttention final : public CompiledOp {
   CacheAttention attention_;
   AttentionTensors tensors_;  // of the whole step
   BytesMaker maker_;
+  ChainPart part_;
 };
 
 }  // namespace
@@ -120,18 +126,7 @@ void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext
   const int64_t n = tensors.n_tokens;
   if (n == 0) return;
   const Way way = way_of(n);
-  AttentionCall call = call_;
-  call.q = tensors.q;
-  call.positions = tensors.positions;
-  call.sequences = tensors.sequences;
-  call.y = tensors.y;
-  call.made = tensors.made;
-  call.n_tokens = static_cast<int>(n);
-  call.n_splits = way.n_splits;
-  const int64_t n_rows = n * call.n_head * call.n_splits;
-  call.acc = reinterpret_cast<float*>(context.scratch + partial_at_);
-  call.max = call.acc + n_rows * call.v.head_dim;
-  call.sum = call.max + n_rows;
+  AttentionCall call = call_of(tensors, way.n_splits, context);
   const bool itself = way.kind == Kind::decode && merges_itself(decode_, call, kCounters);
   call.counters = itself ? context.counters : nullptr;
   switch (way.kind) {
@@ -141,6 +136,33 @@ void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext
     case Kind::simple: launch_simple(call, context.stream); break;
   }
   if (is_partial(way) && !itself) launch_merge(call, context.stream);
+}
+
+AttentionCall CacheAttention::call_of(const AttentionTensors& tensors, int n_splits, const LaunchContext& context) const {
+  AttentionCall call = call_;
+  call.q = tensors.q;
+  call.positions = tensors.positions;
+  call.sequences = tensors.sequences;
+  call.y = tensors.y;
+  call.made = tensors.made;
+  call.n_tokens = static_cast<int>(tensors.n_tokens);
+  call.n_splits = n_splits;
+  const int64_t n_rows = tensors.n_tokens * call.n_head * call.n_splits;
+  call.acc = reinterpret_cast<float*>(context.scratch + partial_at_);
+  call.max = call.acc + n_rows * call.v.head_dim;
+  call.sum = call.max + n_rows;
+  return call;
+}
+
+bool CacheAttention::can_chain() const {
+  return decode_.kernel && way_of(1).kind == Kind::decode && call_.part == CachePart::whole && call_.k.dtype == DType::F16 &&
+         call_.v.dtype == DType::F16 && call_.v.data != call_.k.data;
+}
+
+AttentionCall CacheAttention::chained(const AttentionTensors& tensors, const LaunchContext& context) const {
+  AttentionCall call = call_of(tensors, std::max(1, way_of(1).n_splits / 2), context);
+  call.counters = context.counters;
+  return call;
 }
 
 CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {

@@ -1,54 +1,20 @@
-// Fuses rope of the queries, rope of the keys and kv_write, which follow each other in most layers, into one
-// launch; with them hadamard of queries, keys and values, where heads are rotated before they are cached. For every token,
-// some blocks rotate eight heads of queries each, some rotate eight heads of keys and then store them, some store eight
-// heads of values; one warp stores a row. Reads n * (H + 2 Hkv) * head_dim floats, writes back those that change, and the
-// cache.
-#include "ggml-cuda/ops/hadamard.cuh"
-#include "ggml-cuda/ops/kv_store.cuh"
-#include "ggml-cuda/ops/rotation.cuh"
+// The kernel and the op of rope_kv.cuh.
+#include "ggml-cuda/ops/rope_kv.cuh"
+
+#include "ggml-cuda/chain.h"
 
 namespace tandem::cuda {
 namespace {
 
-struct RopeKvCall {
-  float* q;                  // [n_tokens, n_head * head_dim]
-  float* kv[2];              // keys, values: [n_tokens, n_head_kv * head_dim], what the pools store
-  Pool pools[2];             // keys, values
-  const int32_t* positions;  // [n_tokens]
-  const int32_t* slots;      // [n_tokens]
-  int n_head, n_head_kv, head_dim, n_pairs, block_size;
-  int q_parts, kv_parts;  // blocks a token for the queries; for the keys, and for the values
-  Hadamard q_hadamard, kv_hadamard[2];
-  RopeTable table;
-};
-
 template <RopeStyle kStyle>
-__global__ void __launch_bounds__(kRotationThreads) rope_kv(const __grid_constant__ RopeKvCall call) {
+__global__ void __launch_bounds__(kRotationThreads)
+    rope_kv(const __grid_constant__ RopeKvCall call, const __grid_constant__ RopeTable table) {
   __shared__ float2 rotation[kMaxPairs];
   let_next_begin();
-  const int64_t token = blockIdx.x;
-  const int part = blockIdx.y;
-  const bool queries = part < call.q_parts, values = part >= call.q_parts + call.kv_parts;
-  if (!values) compute_rotations(call.table, call.positions[token], call.n_pairs, rotation);
+  const int part = static_cast<int>(blockIdx.y);
+  if (part < call.q_parts + call.kv_parts) compute_rotations(table, call.positions[blockIdx.x], call.n_pairs, rotation);
   wait_for_previous();
-
-  const int first = (queries ? part : (part - call.q_parts) % call.kv_parts) * kHeadsPerBlock;
-  const int n_head = queries ? call.n_head : call.n_head_kv;
-  const int n_here = min(kHeadsPerBlock, n_head - first);
-  if (!values) {
-    float* heads = (queries ? call.q : call.kv[0]) + (token * n_head + first) * call.head_dim;
-    rotate_heads<kStyle>(heads, n_here, call.head_dim, call.n_pairs, rotation);
-  }
-  if (queries && call.q_hadamard.width == 0) return;
-  __syncthreads();  // what is rotated is in memory
-  const int head = first + static_cast<int>(threadIdx.x / kWarp);
-  if (head >= first + n_here) return;
-  const int64_t row = token * n_head + head;
-  if (queries) return hadamard_row(call.q + row * call.head_dim, call.head_dim, call.q_hadamard);
-  const Pool& pool = call.pools[values];
-  if (const Hadamard h = call.kv_hadamard[values]; h.width > 0)
-    hadamard_row(call.kv[values] + row * pool.head_dim, pool.head_dim, h);
-  store_row(pool, row, {call.slots[token], head, n_head, call.block_size});
+  rope_kv_part<kStyle>(call, blockIdx.x, part, rotation);
 }
 
 // What the fusion found.
@@ -86,19 +52,24 @@ class CompiledRopeKv final : public CompiledOp {
     call_.q_hadamard = hadamard_of(nodes.q_hadamard);
     call_.kv_hadamard[0] = hadamard_of(nodes.k_hadamard);
     call_.kv_hadamard[1] = hadamard_of(nodes.v_hadamard);
-    call_.table = rope_table(context, q);
+    table_ = rope_table(context, q);
+    part_.work = ChainRope{&call_, &table_, style_};
   }
+
+  const ChainPart* chain_part() const override { return &part_; }
 
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens),
                     static_cast<unsigned>(call_.q_parts + 2 * call_.kv_parts));
     launch_overlapping(style_ == RopeStyle::pair ? rope_kv<RopeStyle::pair> : rope_kv<RopeStyle::half>, grid,
-                       kRotationThreads, 0, context.stream, call_);
+                       kRotationThreads, 0, context.stream, call_, table_);
   }
 
  private:
   RopeStyle style_;
   RopeKvCall call_{};
+  RopeTable table_{};
+  ChainPart part_;
 };
 
 // Whether two rotations are the same except for the number of heads.

@@ -156,7 +156,7 @@ struct Shape {
 
   template <class... P, class... A>
   void launch(void (*kernel)(P...), A&&... arguments) const {
-    static_assert((sizeof(P) + ... + 0) <= 4096, "the parameters of a kernel are too large");
+    static_assert((sizeof(P) + ... + 0) <= 32764, "the parameters of a kernel are too large");
     std::tuple<std::decay_t<P>...> values(std::forward<A>(arguments)...);
     enqueue(reinterpret_cast<const void*>(kernel),
             [kernel, values] { std::apply([&](const auto&... v) { kernel(v...); }, values); });

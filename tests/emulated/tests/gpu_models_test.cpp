@@ -208,48 +208,90 @@ TEST_F(EmulatedGpu, LaunchesOfAToken) {
   EXPECT_EQ(one.bytes_to_host, 2 * 64 * 4);
 }
 
-// The same with chains (chain.h): of a layer, its rotation with the cache, its attention, and a chain from its output to the next
-// layer's queries.
-TEST_F(EmulatedGpu, LaunchesOfATokenWithChains) {
-  const test::TempDir directory;
-  const auto host = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
-  for (const DType dtype : {DType::Q4_K, DType::F16}) {
-    std::map<int64_t, emulator::Counts> by_layers;
-    for (const int64_t n_layer : {1, 3}) {
-      test::TinyShape shape;
-      shape.n_embd = 512;
-      shape.n_head = 8;
-      shape.n_ff = 512;
-      shape.n_layer = n_layer;
-      shape.dtype = dtype;
-      const std::string path = directory.path("llama.gguf");
-      test::tiny_llama(shape, 11).write(path);
-      const auto model = Model::load(path);
-      std::vector<float> logits[2];
-      for (const bool chains : {false, true}) {
-        if (chains) setenv("TANDEM_CUDA_CHAINS", "1", 1);
-        use(usual_);
-        unsetenv("TANDEM_CUDA_CHAINS");
-        EngineOptions options;
-        options.context.n_ctx = 128;
-        options.context.n_ubatch = 16;
-        options.offload.n_gpu_layers = n_layer + 1;
-        Session session(*model, {host.get(), device_.get()}, options);
-        const std::vector<int32_t> prompt{3, 4, 5, 6};
-        session.append(prompt);
-        for (size_t i = 0; i < 3; ++i) {
-          const std::span<const float> row = session.append(std::span(prompt).subspan(i, 1), LogitsWanted::all).all();
-          logits[chains].insert(logits[chains].end(), row.begin(), row.end());
-        }
-        by_layers[n_layer] = counts_of([&] { session.append(std::span(prompt).first(1), LogitsWanted::largest); });
-      }
-      EXPECT_LT(relative_error(logits[true], logits[false]), 1e-2) << dtype_name(dtype);
+// The same with chains (chain.h).
+class EmulatedChains : public EmulatedGpu {
+ protected:
+  struct Answer {
+    std::vector<float> logits;  // of four tokens behind a prompt
+    emulator::Counts counts;    // of one more
+  };
+  Answer answer(const test::TinyShape& shape, bool chains, size_t n_prompt = 4, DType cache = DType::F16) {
+    if (chains) setenv("TANDEM_CUDA_CHAINS", "1", 1);
+    use(usual_);
+    unsetenv("TANDEM_CUDA_CHAINS");
+    const std::string path = directory_.path("llama.gguf");
+    test::tiny_llama(shape, 11).write(path);
+    const auto model = Model::load(path);
+    EngineOptions options;
+    options.context.n_ctx = 640;
+    options.context.n_ubatch = 64;
+    options.context.k_dtype = options.context.v_dtype = cache;
+    options.offload.n_gpu_layers = shape.n_layer + 1;
+    Session session(*model, {host_.get(), device_.get()}, options);
+    std::vector<int32_t> prompt(n_prompt);
+    for (size_t i = 0; i < n_prompt; ++i) prompt[i] = 3 + static_cast<int32_t>(i * 7 % 290);
+    session.append(prompt);
+    Answer answer;
+    for (size_t i = 0; i < 4; ++i) {
+      const std::span<const float> row = session.append(std::span(prompt).subspan(i % n_prompt, 1), LogitsWanted::all).all();
+      answer.logits.insert(answer.logits.end(), row.begin(), row.end());
     }
-    const emulator::Counts& one = by_layers[1];
-    const int64_t of_layer = (by_layers[3].graph_kernels - one.graph_kernels) / 2;
-    EXPECT_EQ(of_layer, 3);
-    EXPECT_LE(one.graph_kernels + 31 * of_layer, 101) << "of 32 layers";
-    EXPECT_EQ(one.graph_launches, 1);
+    answer.counts = counts_of([&] { session.append(std::span(prompt).first(1), LogitsWanted::largest); });
+    return answer;
+  }
+  static test::TinyShape shape_of(DType dtype, int64_t n_layer) {
+    test::TinyShape shape;
+    shape.n_embd = 512;
+    shape.n_head = 8;
+    shape.n_ff = 512;
+    shape.n_layer = n_layer;
+    shape.dtype = dtype;
+    return shape;
+  }
+
+  const test::TempDir directory_;
+  const std::unique_ptr<Device> host_ = cpu::make_cpu_device({2, 2, std::min(cpu::best_isa(), cpu::Isa::avx512_vnni)});
+};
+
+// Nine layers a launch up to the last layer's gathers, those, what follows them, and top_k.
+TEST_F(EmulatedChains, LaunchesOfAToken) {
+  for (const DType dtype : {DType::Q4_K, DType::F16}) {
+    std::map<int64_t, int64_t> n_kernels;
+    for (const int64_t n_layer : dtype == DType::Q4_K ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 3, 12}) {
+      const Answer with = answer(shape_of(dtype, n_layer), true), without = answer(shape_of(dtype, n_layer), false);
+      EXPECT_LT(relative_error(with.logits, without.logits), 1e-2) << dtype_name(dtype) << ' ' << n_layer;
+      EXPECT_EQ(with.counts.graph_launches, 1);
+      n_kernels[n_layer] = with.counts.graph_kernels;
+    }
+    EXPECT_EQ(n_kernels[1], 4);
+    EXPECT_EQ(n_kernels[3], 4);
+    if (dtype == DType::F16) {
+      EXPECT_EQ(n_kernels[12], 5) << "of 32 layers: 7";
+    }
+  }
+}
+
+// Caches that a chain does not read: of a layer, its attention, and a chain from its output to the rotation of the next layer's
+// queries.
+TEST_F(EmulatedChains, LaunchesOfATokenWithOtherCaches) {
+  const Answer one = answer(shape_of(DType::Q4_K, 1), true, 4, DType::Q8_0), three = answer(shape_of(DType::Q4_K, 3), true, 4, DType::Q8_0);
+  EXPECT_EQ((three.counts.graph_kernels - one.counts.graph_kernels) / 2, 2);
+  const Answer without = answer(shape_of(DType::Q4_K, 3), false, 4, DType::Q8_0);
+  EXPECT_LT(relative_error(three.logits, without.logits), 1e-2);
+}
+
+TEST_F(EmulatedChains, AttendAsKernelsDo) {
+  struct Heads {
+    int64_t n_embd, n_head, n_head_kv;
+    size_t n_prompt;
+  };
+  for (const Heads& h : {Heads{512, 8, 8, 300}, {512, 4, 1, 400}, {768, 12, 4, 65}, {256, 2, 1, 63}, {256, 8, 1, 129}}) {
+    test::TinyShape shape = shape_of(DType::F16, 2);
+    shape.n_embd = h.n_embd, shape.n_head = h.n_head, shape.n_head_kv = h.n_head_kv;
+    shape.n_ff = 256;
+    const Answer with = answer(shape, true, h.n_prompt), without = answer(shape, false, h.n_prompt);
+    EXPECT_LT(relative_error(with.logits, without.logits), 1e-3) << h.n_embd << ' ' << h.n_head << ' ' << h.n_head_kv;
+    EXPECT_LT(with.counts.graph_kernels, 7) << h.n_embd << ' ' << h.n_head << ' ' << h.n_head_kv;
   }
 }
 

@@ -1,0 +1,439 @@
+// Attention of few tokens: split-KV flash decoding (arXiv:2205.14135, and its split over positions).
+//
+// Layout: a block has a token, up to kHeads query heads of one key-value head, and one split of the positions
+// that the token sees; every key and value is read once for all those heads. A warp takes tiles of 16
+// positions in turn. Rows of a head are contiguous in a cache block, so a tile is one run of bytes, in
+// whatever dtype: it is copied as it is to shared memory, 16 bytes a lane, two tiles deep, keys and values as
+// groups of their own. Out of shared memory kLanes lanes read a row, eight elements each. The split's range
+// follows from the position in device memory: the grid is the same for every length.
+//
+// Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs
+// on 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and
+// exchanges about as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
+#pragma once
+
+#include "ggml-cuda/attention_rows.cuh"
+#include "ggml-cuda/quantize.cuh"
+
+namespace tandem::cuda {
+
+inline constexpr int kDecodeThreads = 128;
+inline constexpr int kMergeColumns = 256;  // with one scale, if the bytes are those of a K type
+
+// Shared memory of a warp: two stages of a tile of keys and one of values, the tile's weights and the heads'
+// factors.
+struct WarpMemory {
+  int k_bytes, v_bytes;  // a tile; multiples of 16
+
+  __host__ __device__ WarpMemory(const CachePool& k, const CachePool& v)
+      : k_bytes(tile_bytes(k)), v_bytes(tile_bytes(v)) {}
+  __host__ __device__ int weights() const { return 2 * (k_bytes + v_bytes); }
+  __host__ __device__ int factors(int heads) const { return weights() + kDecodeTile * heads * 4; }
+  __host__ __device__ int size(int heads) const { return factors(heads) + (heads * 4 + 15) / 16 * 16; }
+};
+
+// Sums the products of every head over the lanes of a row; each lane gets its own head's sum (LaneMap).
+template <class Map, int kHeads>
+__device__ inline float sum_heads(float (&v)[kHeads], int lane) {
+#pragma unroll
+  for (int step = 0; step < Map::kSteps; ++step) {
+    const int half = Map::heads_before(step) / 2, mask = Map::mask_of(step);
+    const bool upper = lane & mask;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float sent = upper ? v[i] : v[i + half], kept = upper ? v[i + half] : v[i];
+      v[i] = kept + __shfl_xor_sync(kAllLanes, sent, mask);
+    }
+  }
+#pragma unroll
+  for (int mask = Map::kCopies / 2; mask > 0; mask /= 2) v[0] += __shfl_xor_sync(kAllLanes, v[0], mask);
+  return v[0];
+}
+
+// Loads one value per head from shared memory.
+template <int kHeads>
+__device__ inline void load_heads(const float* from, float (&x)[kHeads]) {
+  if constexpr (kHeads % 4 == 0) {
+#pragma unroll
+    for (int h = 0; h < kHeads; h += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + h);
+      x[h] = four.x;
+      x[h + 1] = four.y;
+      x[h + 2] = four.z;
+      x[h + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) x[h] = from[h];
+  }
+}
+
+// A warp's share of a split.
+template <class ReadK, class ReadV, int kLanes, int kHeads>
+struct DecodeWarp {
+  using Map = LaneMap<kLanes, kHeads>;
+  const AttentionCall& call;
+  uint8_t* memory;       // of this warp
+  const int32_t* table;  // of the sequence
+  PositionRange range;
+  int lane, kv_head;
+  float q[kHeads][8];     // of this lane's chunk, times scale
+  float acc[kHeads][8];   // likewise, over the rows that this lane reads
+  float max = -INFINITY;  // of this lane's head
+  float sum = 0.0f;       // of this lane's head, over its own rows
+  unsigned open = 0;      // bit i: the tile in stage i is of an open block of a grouped dtype
+
+  static constexpr bool kGrouped = kMayBeGrouped<ReadK> || kMayBeGrouped<ReadV>;
+
+  __device__ int chunk() const { return Map::chunk_of(lane); }
+
+  __device__ void load_q(const float* rows, int n_heads) {
+    const bool inside = 8 * chunk() < call.k.head_dim;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float4 a{}, b{};
+      if (inside && h < n_heads) {
+        const float4* from = reinterpret_cast<const float4*>(rows + h * call.k.head_dim) + 2 * chunk();
+        a = from[0];
+        b = from[1];
+      }
+      const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        q[h][i] = x[i] * call.scale;
+        acc[h][i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ uint8_t* stage(int index) const {
+    const WarpMemory layout(call.k, call.v);
+    return memory + (index & 1) * (layout.k_bytes + layout.v_bytes);
+  }
+
+  // Two groups of copies, empty past the end, so every step of the loop has the same number in flight.
+  __device__ void fetch(int tile, int end_tile, int step) {
+    uint8_t* to = stage(step);
+    const int first = tile * kDecodeTile, offset = first % call.block_size;
+    int block = 0, place = -1;
+    if (tile < end_tile) {
+      block = table[first / call.block_size];
+      if constexpr (kGrouped) {
+        place = call.place_of(block);
+        open = (open & ~(1u << (step & 1))) | (place >= 0 ? 1u << (step & 1) : 0u);
+      }
+      copy_tile(to, tile_source<ReadK>(call, call.k, kv_head, block, place, offset));
+    }
+    commit_copies();
+    if (tile < end_tile)
+      copy_tile(to + tile_bytes(call.k), tile_source<ReadV>(call, call.v, kv_head, block, place, offset));
+    commit_copies();
+  }
+  __device__ void copy_tile(uint8_t* to, const TileSource& from) const {
+    for (int i = 16 * lane; i < from.n_scales; i += 16 * kWarp) copy_16_async(to + i, from.scales + i);
+    to += from.n_scales;
+#pragma unroll 8
+    for (int i = 16 * lane; i < from.n_rows; i += 16 * kWarp) copy_16_async(to + i, from.rows + i);
+  }
+
+  // Brings the warp's first tiles to the L2 cache, where what is still written arrives too.
+  __device__ void prefetch(int warp, int n_warps) const {
+    constexpr int kTiles = 8;
+    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+    int tile = range.begin / kDecodeTile + warp;
+    for (int i = 0; i < kTiles && tile < end_tile; ++i, tile += n_warps) {
+      const int first = tile * kDecodeTile, offset = first % call.block_size;
+      const int block = table[first / call.block_size], place = kGrouped ? call.place_of(block) : -1;
+      prefetch_tile(tile_source<ReadK>(call, call.k, kv_head, block, place, offset));
+      prefetch_tile(tile_source<ReadV>(call, call.v, kv_head, block, place, offset));
+    }
+  }
+  __device__ void prefetch_tile(const TileSource& from) const {
+    for (int at = 128 * lane; at < from.n_scales; at += 128 * kWarp) prefetch_to_l2(from.scales + at);
+    for (int at = 128 * lane; at < from.n_rows; at += 128 * kWarp) prefetch_to_l2(from.rows + at);
+  }
+
+  __device__ void scores(const uint8_t* k, bool is_open, int first, float (&s)[Map::kPasses]) const {
+    const bool inside = 8 * chunk() < call.k.head_dim;
+    const TileRows<ReadK> rows(call.k, k, is_open, chunk(), inside);
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const int row = Map::row_of(lane, pass);
+      float x[8] = {};
+      if (inside) rows.eight(row, x);
+      float dot[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        dot[h] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) dot[h] += q[h][i] * x[i];
+      }
+      const float total = sum_heads<Map>(dot, lane);
+      const int position = first + row;
+      s[pass] = position >= range.begin && position < range.end ? capped(total, call.softcap) : -INFINITY;
+    }
+  }
+
+  // Turns scores into weights, in shared memory [16, kHeads], and scales older sums to the new maximum.
+  __device__ void soften(float (&s)[Map::kPasses], float* weights, float* factors) {
+    float most = max;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) most = fmaxf(most, s[pass]);
+#pragma unroll
+    for (int mask = kLanes; mask < kWarp; mask *= 2)
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, mask));
+    const float base = finite_max(most), factor = exp_of(max - base);
+    max = most;
+    sum *= factor;
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const float weight = exp_of(s[pass] - base);
+      sum += weight;
+      if (Map::is_first_copy(lane)) weights[Map::row_of(lane, pass) * kHeads + Map::head_of(lane)] = weight;
+    }
+    if (Map::is_first_copy(lane) && lane < kLanes) factors[Map::head_of(lane)] = factor;
+    const bool rescale = __any_sync(kAllLanes, factor != 1.0f);
+    __syncwarp();
+    if (!rescale) return;
+    float f[kHeads];
+    load_heads(factors, f);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) acc[h][i] *= f[h];
+    }
+  }
+
+  // Rows outside the range may hold anything, NaN too, and are skipped.
+  __device__ void add_values(const uint8_t* v, bool is_open, int first, const float* weights) {
+    if (8 * chunk() >= call.v.head_dim) return;
+    const TileRows<ReadV> rows(call.v, v, is_open, chunk(), true);
+#pragma unroll
+    for (int pass = 0; pass < Map::kPasses; ++pass) {
+      const int row = Map::row_of(lane, pass), position = first + row;
+      if (position < range.begin || position >= range.end) continue;
+      float x[8], w[kHeads];
+      rows.eight(row, x);
+      load_heads(weights + row * kHeads, w);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) acc[h][i] += w[h] * x[i];
+      }
+    }
+  }
+
+  __device__ void run(int warp, int n_warps) {
+    const WarpMemory layout(call.k, call.v);
+    float* weights = reinterpret_cast<float*>(memory + layout.weights());
+    float* factors = reinterpret_cast<float*>(memory + layout.factors(kHeads));
+    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+    int tile = range.begin / kDecodeTile + warp;
+    fetch(tile, end_tile, 0);
+    fetch(tile + n_warps, end_tile, 1);
+    for (int step = 0; tile < end_tile; ++step, tile += n_warps) {
+      const uint8_t* k = stage(step);
+      const bool is_open = open >> (step & 1) & 1;
+      float s[Map::kPasses];
+      wait_copies<3>();
+      __syncwarp();
+      scores(k, is_open, tile * kDecodeTile, s);
+      soften(s, weights, factors);
+      wait_copies<2>();
+      __syncwarp();
+      add_values(k + layout.k_bytes, is_open, tile * kDecodeTile, weights);
+      __syncwarp();  // all lanes have read this stage and the weights
+      fetch(tile + 2 * n_warps, end_tile, step);
+    }
+#pragma unroll
+    for (int mask = kLanes; mask < kWarp; mask *= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, mask);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) acc[h][i] += __shfl_xor_sync(kAllLanes, acc[h][i], mask);
+      }
+    }
+  }
+
+  // Into shared memory: acc [kHeads, head_dim_v], max [kHeads], sum [kHeads].
+  __device__ void store(float* to) const {
+    if (lane >= kLanes) return;
+    if (8 * chunk() < call.v.head_dim) {
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        float4* row = reinterpret_cast<float4*>(to + h * call.v.head_dim) + 2 * chunk();
+        row[0] = {acc[h][0], acc[h][1], acc[h][2], acc[h][3]};
+        row[1] = {acc[h][4], acc[h][5], acc[h][6], acc[h][7]};
+      }
+    }
+    if (!Map::is_first_copy(lane)) return;
+    to[kHeads * call.v.head_dim + Map::head_of(lane)] = max;
+    to[kHeads * (call.v.head_dim + 1) + Map::head_of(lane)] = sum;
+  }
+};
+
+// Floats that a warp stores for its block, padded to 16 bytes.
+__host__ __device__ inline int left_floats(int heads, int head_dim_v) {
+  return (heads * (head_dim_v + 2) + 3) / 4 * 4;
+}
+
+// Merges the warps' sums of n_heads heads into the split's, in warp order.
+template <int kHeads>
+__device__ inline void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0,
+                           int n_heads, int split) {
+  const int n_cols = call.v.head_dim, stride = left_floats(kHeads, n_cols);
+  for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_cols; i += static_cast<int>(blockDim.x)) {
+    const int h = i / n_cols;
+    const float* maxima = left + kHeads * n_cols + h;
+    const float* sums = maxima + kHeads;
+    float m = -INFINITY;
+    for (int w = 0; w < n_warps; ++w) m = fmaxf(m, maxima[w * stride]);
+    float value = 0.0f, total = 0.0f;
+    for (int w = 0; w < n_warps; ++w) {
+      const float weight = merge_weight(maxima[w * stride], sums[w * stride], finite_max(m));
+      if (weight == 0.0f) continue;
+      value += weight * left[w * stride + i];
+      total += weight * sums[w * stride];
+    }
+    const int64_t to = call.partial(token, head0 + h, split);
+    call.acc[to * n_cols + i % n_cols] = value;
+    if (i % n_cols == 0) {
+      call.max[to] = m;
+      call.sum[to] = total;
+    }
+  }
+}
+
+// The weights of a token's and head's splits, by one warp: weights [n_splits] in shared memory. Returns the inverse of the
+// sum, with the sink in it. What other blocks have written is read past the L1 cache.
+__device__ inline float weigh_splits(const AttentionCall& call, int64_t row, float* weights) {
+  const int lane = threadIdx.x % kWarp, head = static_cast<int>(row % call.n_head);
+  const int64_t first = row * call.n_splits;
+  const float sink = sink_of(call, head);
+  float m = sink;
+  for (int i = lane; i < call.n_splits; i += kWarp) {
+    if (__ldcg(call.sum + first + i) != 0.0f) m = fmaxf(m, __ldcg(call.max + first + i));
+  }
+  m = finite_max(warp_max(m));
+  float total = 0.0f;
+  for (int i = lane; i < call.n_splits; i += kWarp) {
+    const float sum = __ldcg(call.sum + first + i);
+    weights[i] = merge_weight(__ldcg(call.max + first + i), sum, m);
+    total += weights[i] * sum;
+  }
+  total = warp_sum(total) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
+  if (lane == 0) call.put_logarithm(static_cast<int>(row / call.n_head), head, m, total);
+  return total == 0.0f ? 0.0f : 1.0f / total;
+}
+
+// The weighted sum of four columns of a token's and head's splits, in split order.
+__device__ inline float4 merged_four(const AttentionCall& call, int64_t row, int column, const float* weights,
+                              float inverse) {
+  float4 value{};
+#pragma unroll 4
+  for (int i = 0; i < call.n_splits; ++i) {
+    if (weights[i] == 0.0f) continue;
+    const float* from = call.acc + (row * call.n_splits + i) * call.v.head_dim + column;
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
+    value.x += weights[i] * v.x, value.y += weights[i] * v.y;
+    value.z += weights[i] * v.z, value.w += weights[i] * v.w;
+  }
+  return {value.x * inverse, value.y * inverse, value.z * inverse, value.w * inverse};
+}
+
+// Floats of shared memory for the merge of some heads: their rows of y, the inverses of their sums, and their splits'
+// weights.
+__host__ __device__ inline int merge_floats(int n_heads, int n_splits, int head_dim_v) {
+  return n_heads * (head_dim_v + 1 + n_splits);
+}
+
+// Merges the splits of a token and neighbouring heads into their rows of y, in split order, and adds the sinks to the
+// sums; makes the bytes of y (handed_bytes.h) where they are wanted: the heads then have whole runs of kMergeColumns
+// columns. All threads of the block call it. Reads 4 * n_splits * head_dim_v bytes a head, from the L2 cache.
+__device__ inline void merge_heads(const AttentionCall& call, float* shared, int token, int head0, int n_heads) {
+  const int head_dim = call.v.head_dim, n_threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int64_t row0 = static_cast<int64_t>(token) * call.n_head + head0;
+  float *values = shared, *inverse = values + n_heads * head_dim, *weights = inverse + n_heads;
+  for (int h = warp; h < n_heads; h += n_threads / kWarp) {
+    const float by_sum = weigh_splits(call, row0 + h, weights + h * call.n_splits);
+    if (lane == 0) inverse[h] = by_sum;
+  }
+  __syncthreads();
+  for (int i = 4 * thread; i < n_heads * head_dim; i += 4 * n_threads) {
+    const int h = i / head_dim, column = i % head_dim;
+    const float4 v = merged_four(call, row0 + h, column, weights + h * call.n_splits, inverse[h]);
+    float* y = call.y_of(token, head0 + h) + column;
+    y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
+    *reinterpret_cast<float4*>(values + i) = v;
+  }
+  if (!call.made.any()) return;
+  __syncthreads();
+  for (int i = kMergeColumns * warp; i < n_heads * head_dim; i += kMergeColumns * (n_threads / kWarp)) {
+    float own[kLaneColumns];
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; ++c) own[c] = values[i + kLaneColumns * lane + c];
+    encode_columns(own, true, token, head0 * head_dim + i + kLaneColumns * lane, call.n_head * head_dim,
+                   call.made);
+  }
+}
+
+// By the last block of a token's heads to come here, with its split stored; they count with one counter.
+__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int head0, int n_heads) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // what the block has stored is in memory before it is counted
+    is_last = atomicAdd(counter, 1) == call.n_splits - 1;
+    if (is_last) *counter = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) merge_heads(call, shared, token, head0, n_heads);
+}
+
+// A split of some heads of a token, `heads` being a key-value head x part of its group, by all threads of a block, of which those of
+// the first n_warps read the cache. Positions and tables are inputs of the step, there before any of its kernels (fence.h); the
+// rest of what is read was perhaps written by the kernel before.
+template <class ReadK, class ReadV, int kLanes, int kHeads>
+__device__ inline void decode_split(const AttentionCall& call, int token, int heads, int split, int* counter, int n_warps,
+                                    uint8_t* shared) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int n_parts = (call.group + kHeads - 1) / kHeads;
+  const int kv_head = heads / n_parts, part = heads % n_parts;
+  const int head0 = kv_head * call.group + part * kHeads,
+            n_heads = int_min(kHeads, call.group - part * kHeads);
+
+  const PositionRange seen = call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
+  const PositionRange range = split_of(seen, split, call.n_splits);
+  if (range.begin >= range.end) {
+    wait_for_previous();
+    if (thread < n_heads) {
+      call.max[call.partial(token, head0 + thread, split)] = -INFINITY;
+      call.sum[call.partial(token, head0 + thread, split)] = 0.0f;
+    }
+    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, head0, n_heads);
+    return;
+  }
+  const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
+  const WarpMemory layout(call.k, call.v);
+  DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{
+      call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
+  const bool reads = warp < n_warps;
+  if (reads) work.prefetch(warp, n_warps);
+  wait_for_previous();
+  if (reads) {
+    work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
+    work.run(warp, n_warps);
+    wait_copies<0>();
+  }
+  __syncthreads();  // the tiles have been read: their memory takes the sums
+  float* left = reinterpret_cast<float*>(shared);
+  if (reads) work.store(left + warp * left_floats(kHeads, call.v.head_dim));
+  __syncthreads();
+  join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
+  if (counter) merge_if_last(call, counter, left, token, head0, n_heads);
+}
+
+}  // namespace tandem::cuda
