@@ -94,40 +94,47 @@ struct ChainKind {
   }
 };
 
-// Copies of kUnit bytes, 4 or 16, to shared memory: the first n_bytes / kUnit lanes one each.
+// What a lane copies at once of a plane with pieces of this many bytes.
+constexpr int copy_unit(int piece_bytes, bool is_super) {
+  return is_super && piece_bytes % 16 != 0 ? 4 : 16;
+}
+
+// Copies kUnit bytes to shared memory, if valid.
 template <int kUnit>
-__device__ inline void copy_by_lanes(std::byte* to, const std::byte* from, int n_bytes, int lane, const ReadOnce& once) {
-  const int at = kUnit * lane;
-  if (at >= n_bytes) return;
+__device__ inline void copy_unit_async(std::byte* to, const std::byte* from, bool valid, const ReadOnce& once) {
+  if (!valid) return;
   if constexpr (kUnit == 16) {
-    copy_16_async(to + at, from + at, once);
+    copy_16_async(to, from, once);
   } else {
-    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to + at));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from + at), "n"(kUnit), "r"(kUnit)
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from), "n"(kUnit), "r"(kUnit)
                  : "memory");
   }
 }
 
-// Asks for a turn of both rows.
+// Asks for the next run of up to 32 pieces of a plane, `n` of them, into a slot: the first lanes copy a unit each. `from` is the
+// lane's unit, and moves on.
+template <int kPiece, bool kSuper>
+__device__ inline void request_run(const std::byte*& from, std::byte* to, int n, int lane, const ReadOnce& once) {
+  if constexpr (kPiece != 0) {
+    constexpr int kUnit = copy_unit(kPiece, kSuper), kPerRun = kSuper ? 32 / kSuperBlocks : 32;
+    copy_unit_async<kUnit>(to + kUnit * lane, from, kUnit * lane < (kSuper ? n / kSuperBlocks : n) * kPiece, once);
+    from += kPerRun * kPiece;
+  }
+}
+
+// Planes at the units of a lane.
+struct LanePlanes {
+  const std::byte *low, *high, *scale, *super;
+};
 template <DType T>
-__device__ inline void request_turn(const RowPair& rows, int n_pieces, int turn, std::byte* slot, int lane, const ReadOnce& once) {
-  using L = TurnLayout<T>;
-  const int n = min(32, n_pieces - 32 * turn);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const uint32_t piece = rows.first[r] + 32u * static_cast<uint32_t>(turn);
-    std::byte* const to = slot + r * L::kBytes;
-    if constexpr (is_plain(T)) {
-      copy_by_lanes<16>(to, rows.planes[r].low + static_cast<uint64_t>(piece) * kFloatPiece, kFloatPiece * n, lane, once);
-    } else {
-      const Planes from = advance<T>(rows.planes[r], piece);
-      copy_by_lanes<16>(to, from.low, L::kPiece.low * n, lane, once);
-      if constexpr (L::kPiece.high != 0) copy_by_lanes<16>(to + L::kHigh, from.high, L::kPiece.high * n, lane, once);
-      if constexpr (L::kPiece.scale != 0) copy_by_lanes<16>(to + L::kScale, from.scale, L::kPiece.scale * n, lane, once);
-      if constexpr (L::kPiece.super != 0) {
-        copy_by_lanes<L::kPiece.super % 16 == 0 ? 16 : 4>(to + L::kSuper, from.super, n / kSuperBlocks * L::kPiece.super, lane, once);
-      }
-    }
+__device__ inline LanePlanes lane_planes(const Planes& planes, uint32_t first, int lane) {
+  constexpr PieceBytes kPiece = TurnLayout<T>::kPiece;
+  if constexpr (is_plain(T)) {
+    return {planes.low + (static_cast<uint64_t>(first) + static_cast<uint32_t>(lane)) * kFloatPiece, nullptr, nullptr, nullptr};
+  } else {
+    const Planes at = advance<T>(planes, first);
+    return {at.low + 16 * lane, at.high + 16 * lane, at.scale + 16 * lane, at.super + copy_unit(kPiece.super, true) * lane};
   }
 }
 
@@ -211,33 +218,54 @@ __device__ inline RowPair rows_of(const ChainStage& stage, int target, int task)
 template <class Kind, class Args>
 class ChainCursor {
  public:
-  __device__ ChainCursor(const Args& args, int first, int step) : args_(args), first_(first), step_(step), task_(first) {
-    skip_empty();
+  __device__ ChainCursor(const Args& args, int first, int step, int lane)
+      : args_(args), first_(first), step_(step), lane_(lane), task_(first) {
+    aim();
   }
 
   // Asks for the next turn, if there is one.
-  __device__ void request(std::byte* slot, int lane) {
-    if (stage_ == args_.n_products) return;
-    const ChainStage& stage = args_.products[stage_];
-    const int target = target_of(stage, task_);
-    const DeviceWeight& w = stage.targets[target].w;
-    const RowPair rows = rows_of(stage, target, task_);
-    Kind::for_type(w.dtype, [&]<DType T>() TANDEM_FLAT { request_turn<T>(rows, w.n_pieces, turn_, slot, lane, once_); });
-    if (32 * ++turn_ < w.n_pieces) return;
-    turn_ = 0;
+  __device__ void request(std::byte* slot) {
+    if (left_ <= 0) return;
+    Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
+      using L = TurnLayout<T>;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        std::byte* const to = slot + r * L::kBytes;
+        request_run<L::kPiece.low, false>(rows_[r].low, to, left_, lane_, once_);
+        request_run<L::kPiece.high, false>(rows_[r].high, to + L::kHigh, left_, lane_, once_);
+        request_run<L::kPiece.scale, false>(rows_[r].scale, to + L::kScale, left_, lane_, once_);
+        request_run<L::kPiece.super, true>(rows_[r].super, to + L::kSuper, left_, lane_, once_);
+      }
+    });
+    left_ -= 32;
+    if (left_ > 0) return;
     task_ += step_;
-    skip_empty();
+    aim();
   }
 
  private:
-  __device__ void skip_empty() {
+  // At the first turn of the task, or of the first of the next stage that has one.
+  __device__ void aim() {
     while (stage_ < args_.n_products && task_ >= args_.products[stage_].n_tasks) ++stage_, task_ = first_;
+    if (stage_ == args_.n_products) return;
+    const ChainStage& stage = args_.products[stage_];
+    const int target = target_of(stage, task_);
+    const RowPair rows = rows_of(stage, target, task_);
+    dtype_ = stage.targets[target].w.dtype;
+    left_ = stage.targets[target].w.n_pieces;
+    Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) rows_[r] = lane_planes<T>(rows.planes[r], rows.first[r], lane_);
+    });
   }
 
   const Args& args_;
   const ReadOnce once_;
-  int first_, step_, task_;
-  int stage_ = 0, turn_ = 0;
+  const int first_, step_, lane_;
+  int task_, stage_ = 0;
+  int left_ = 0;  // pieces of the task
+  DType dtype_{};
+  LanePlanes rows_[2];
 };
 
 // Waits until all threads of the grid have come here, for the n-th time. What they have stored is then there for loads past
@@ -383,10 +411,10 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
   const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = kChainWarps * n_blocks;
   std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
   let_next_begin();
-  ChainCursor<Kind, Args> next(args, first, step);
+  ChainCursor<Kind, Args> next(args, first, step, lane);
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) {
-    next.request(ring + i * Kind::kSlotBytes, lane);
+    next.request(ring + i * Kind::kSlotBytes);
     commit_copies();
   }
   [[maybe_unused]] int n_products = 0, n_ropes = 0, n_attentions = 0;
@@ -397,7 +425,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
     if (args.ropes[0].positions) compute_rotations(args.rope_table, args.ropes[0].positions[0], args.ropes[0].n_pairs, rotation);
   }
   wait_for_previous();
-  int slot = 0;
+  std::byte *slot = ring, *before = ring + kAhead * Kind::kSlotBytes;
 #pragma unroll 1
   for (int s = 0; s < args.n_stages; ++s) {
     if (s > 0) wait_for_grid(args.counters, s);
@@ -413,17 +441,18 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
 #pragma unroll 1
     for (int task = first; task < stage.n_tasks; task += step) {
       const int target = target_of(stage, task);
-      const DeviceWeight& w = stage.targets[target].w;
+      const int n_pieces = stage.targets[target].w.n_pieces;
       float sums[2] = {};
-      Kind::for_type(w.dtype, [&]<DType T>() TANDEM_FLAT {
+      Kind::for_type(stage.targets[target].w.dtype, [&]<DType T>() TANDEM_FLAT {
 #pragma unroll 1
-        for (int piece = lane; piece - lane < w.n_pieces; piece += 32) {
+        for (int piece = lane; piece - lane < n_pieces; piece += 32) {
           wait_copies<kAhead - 1>();
           __syncwarp();  // the lanes' copies are there for all, and all have read the slot that is filled now
-          next.request(ring + (slot == 0 ? kAhead : slot - 1) * Kind::kSlotBytes, lane);
+          next.request(before);
           commit_copies();
-          if (piece < w.n_pieces) add_piece<T>(ring + slot * Kind::kSlotBytes, shared, w.n_pieces, piece, lane, sums);
-          slot = slot == kAhead ? 0 : slot + 1;
+          if (piece < n_pieces) add_piece<T>(slot, shared, n_pieces, piece, lane, sums);
+          before = slot;
+          slot = slot == ring + kAhead * Kind::kSlotBytes ? ring : slot + Kind::kSlotBytes;
         }
       });
       sum_over_lanes(sums);
