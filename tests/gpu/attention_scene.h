@@ -115,6 +115,10 @@ class AttentionScene {
     if (!case_.hot_from.empty()) give_parts(op);
   }
 
+  // Where kv_write stores a position.
+  int32_t slot(size_t sequence, int64_t position) const {
+    return static_cast<int32_t>(block_of(sequence, position) * case_.block_size + position % case_.block_size);
+  }
   // Of a token of the step.
   int64_t position(size_t token) const { return positions_[token]; }
   size_t sequence(size_t token) const { return static_cast<size_t>(sequences_[token]); }

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "gpu/harness.h"
+#include "gpu/attention_scene.h"
 
 namespace tandem::gpu_test {
 namespace {
@@ -55,9 +55,8 @@ class GpuChain : public GpuTest {
 
   // On the CPU, and on this device without chains, which rounds what it multiplies in the same way: the sums alone are in another
   // order, which moves a byte of an input now and then. Every run of a chain gives the same.
-  void expect_match(const OpCase& c) {
-    c.expect_match(*device_, {1, 1}, kChained, OpCase::Rounding::allowed);
-    c.expect_match(*device_, {3, 1}, kChained, OpCase::Rounding::allowed);
+  void expect_match(const OpCase& c, const std::vector<int64_t>& n_tokens = {1, 3}) {
+    for (const int64_t n : n_tokens) c.expect_match(*device_, {n, 1}, kChained, OpCase::Rounding::allowed);
     const std::vector<OpResult> runs = c.run(*device_, {1, 1}, 3);  // launched, then recorded and replayed
     for (const OpResult& run : runs) EXPECT_EQ(run.values, runs[0].values);
     EXPECT_LT(relative_error(runs[0].values, c.run(*plain_, {1, 1})[0].values), 5e-3);
@@ -176,6 +175,51 @@ TEST_F(GpuChain, LongRunsOfProducts) {
   for (int i = 0; i < 15; ++i) x = c.builder.linear(x, c.matrix(DType::Q8_0, 256, 256), nullptr, i % 3 == 1 ? x : kNoTensor);
   c.finish(x);
   expect_match(c);
+}
+
+// From the norm before attention to its output: in one launch where the cache is of F16.
+TEST_F(GpuChain, RotationAndAttention) {
+  struct Case {
+    int64_t n_head, n_head_kv, head_dim, length;
+    int64_t window = 0;
+    float softcap = 0.0f;
+    bool sinks = false;
+    DType cache = DType::F16;
+  };
+  std::vector<Case> cases{{8, 2, 32, 1},   {4, 4, 64, 40},   {2, 1, 128, 700},        {8, 1, 64, 129},          {6, 2, 128, 65},
+                          {8, 2, 64, 333}, {5, 1, 96, 200},  {8, 2, 64, 500, 100},    {4, 2, 64, 90, 0, 10.0f}, {4, 2, 128, 260, 0, 0.0f, true},
+                          {4, 2, 64, 100, 0, 0.0f, false, DType::Q8_0}, {4, 2, 256, 70}};
+  if (!on_short_list()) cases.insert(cases.end(), {{32, 8, 128, 5000}, {32, 8, 128, 16384}, {64, 8, 128, 3000}, {32, 4, 64, 2048}});
+  for (const Case& h : cases) {
+    for (const DType dtype : {DType::Q4_K, DType::F16}) {
+      AttentionCase a;
+      a.n_head = h.n_head, a.n_head_kv = h.n_head_kv, a.head_dim_k = a.head_dim_v = h.head_dim;
+      a.lengths = {h.length};
+      a.window = h.window, a.softcap = h.softcap, a.sinks = h.sinks;
+      a.k_dtype = a.v_dtype = h.cache;
+      SCOPED_TRACE(a.text() + ' ' + std::string(dtype_name(dtype)));
+      ShapeClass shape = a.shape();
+      shape.max_outputs = 1;
+      OpCase c(random_, shape);
+      const AttentionScene scene(random_, a);
+      scene.give(c);
+      c.set_input(Input::slots, {scene.slot(0, h.length - 1)});
+      const int64_t n_embd = 512, n_q = h.n_head * h.head_dim, n_kv = h.n_head_kv * h.head_dim;
+      GraphBuilder& b = c.builder;
+      b.set_layer(0);
+      const auto matrix = [&](int64_t m, int64_t k) { return c.matrix(dtype, m, k, 1, 1.0f / std::sqrt(static_cast<float>(k))); };
+      const TensorId x = c.activation(n_embd);
+      const TensorId y = b.norm(x, {NormKind::rms, 1e-5f, n_embd}, c.vector(std::vector<float>(static_cast<size_t>(n_embd), 1.0f)));
+      const TensorId q = b.linear(y, matrix(n_q, n_embd)), k = b.linear(y, matrix(n_kv, n_embd)), v = b.linear(y, matrix(n_kv, n_embd));
+      const RopeStyle style = dtype == DType::F16 ? RopeStyle::half : RopeStyle::pair;
+      const TensorId turned = b.rope(q, {style, h.n_head, h.head_dim, h.head_dim});
+      b.kv_write(b.rope(k, {style, h.n_head_kv, h.head_dim, h.head_dim}), v);
+      const Weight* sinks = h.sinks ? c.vector(random_.normals(h.n_head)) : nullptr;
+      const TensorId attended = b.attention(turned, a.op(), sinks);
+      c.finish(n_q % 256 == 0 || dtype == DType::F16 ? b.linear(attended, matrix(n_embd, n_q), nullptr, x) : attended);
+      expect_match(c, {1});
+    }
+  }
 }
 
 // A row that is not finite stays so, and the next step is a new one.
