@@ -164,7 +164,7 @@ class ChainBuilder {
 
   bool add_work(const ChainNorm&) { return false; }
   bool add_work(const ChainRope& rope) {
-    if (norm_) return false;
+    if (norm_ || gpu_.compute_capability < 90) return false;
     if (!plan_.ropes.empty()) {
       const ChainRope& other = *plan_.ropes.front();
       if (std::memcmp(rope.table, other.table, sizeof(RopeTable)) != 0 || rope.style != other.style ||
@@ -182,7 +182,7 @@ class ChainBuilder {
     const int columns = std::max(call.k.head_dim, call.v.head_dim);
     const int lanes = columns <= 64 ? 8 : columns <= 128 ? 16 : -1;
     const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);
-    if (norm_ || static_cast<size_t>(n_heads) > kCounters - 2) return false;
+    if (norm_ || gpu_.compute_capability < 90 || static_cast<size_t>(n_heads) > kCounters - 2) return false;
     const auto can = [&](const Kernel& k) {
       return k.lanes == lanes && k.max_attentions > plan_.attentions.size();
     };

@@ -47,16 +47,13 @@ template <int kLanes>
 struct DecodeAttention {
   using Args = ChainArgs<kManyProducts, kManyAttentions>;
   static constexpr int kWarps = kDecodeThreads / kWarp;  // that read the cache
-  // On GPUs with memory enough for tiles beside the rings.
-  __device__ static void run([[maybe_unused]] const AttentionCall& call, [[maybe_unused]] uint8_t* shared) {
-#if defined(TANDEM_EMULATED_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+  __device__ static void run(const AttentionCall& call, uint8_t* shared) {
     const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);  // blocks of them
     for (int unit = static_cast<int>(blockIdx.x); unit < n_heads * call.n_splits; unit += static_cast<int>(gridDim.x)) {
       const int heads = unit % n_heads;
       decode_split<ReadF16, ReadF16, kLanes, kChainHeads>(call, 0, heads, unit / n_heads, call.counters + heads, kWarps, shared);
       __syncthreads();  // the shared memory is free
     }
-#endif
   }
 };
 
@@ -226,15 +223,16 @@ class ChainCursor {
   // Asks for the next turn, if there is one.
   __device__ void request(std::byte* slot) {
     if (left_ <= 0) return;
+    const int n = min(32, left_);
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
       using L = TurnLayout<T>;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         std::byte* const to = slot + r * L::kBytes;
-        request_run<L::kPiece.low, false>(rows_[r].low, to, left_, lane_, once_);
-        request_run<L::kPiece.high, false>(rows_[r].high, to + L::kHigh, left_, lane_, once_);
-        request_run<L::kPiece.scale, false>(rows_[r].scale, to + L::kScale, left_, lane_, once_);
-        request_run<L::kPiece.super, true>(rows_[r].super, to + L::kSuper, left_, lane_, once_);
+        request_run<L::kPiece.low, false>(rows_[r].low, to, n, lane_, once_);
+        request_run<L::kPiece.high, false>(rows_[r].high, to + L::kHigh, n, lane_, once_);
+        request_run<L::kPiece.scale, false>(rows_[r].scale, to + L::kScale, n, lane_, once_);
+        request_run<L::kPiece.super, true>(rows_[r].super, to + L::kSuper, n, lane_, once_);
       }
     });
     left_ -= 32;
@@ -243,19 +241,30 @@ class ChainCursor {
     aim();
   }
 
+  // The same place again, so that what can be found from it need not be kept in registers until then.
+  __device__ void find_again() {
+    const int left = left_;
+    rows_[0] = rows_[1] = {};
+    if (left > 0) point(args_.products[stage_].targets[target_of(args_.products[stage_], task_)].w.n_pieces - left);
+  }
+
  private:
   // At the first turn of the task, or of the first of the next stage that has one.
   __device__ void aim() {
     while (stage_ < args_.n_products && task_ >= args_.products[stage_].n_tasks) ++stage_, task_ = first_;
-    if (stage_ == args_.n_products) return;
+    if (stage_ < args_.n_products) point(0);
+  }
+
+  // At a turn of the task, behind n pieces.
+  __device__ void point(int n) {
     const ChainStage& stage = args_.products[stage_];
     const int target = target_of(stage, task_);
     const RowPair rows = rows_of(stage, target, task_);
     dtype_ = stage.targets[target].w.dtype;
-    left_ = stage.targets[target].w.n_pieces;
+    left_ = stage.targets[target].w.n_pieces - n;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) rows_[r] = lane_planes<T>(rows.planes[r], rows.first[r], lane_);
+      for (int r = 0; r < 2; ++r) rows_[r] = lane_planes<T>(rows.planes[r], rows.first[r] + static_cast<uint32_t>(n), lane_);
     });
   }
 
@@ -401,10 +410,8 @@ __device__ inline void attend(const Args& args, ChainWork work, int& n_ropes, in
   }
 }
 
-template <class Kind, class Attention>
-__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ typename Attention::Args args) {
-  using Args = typename Attention::Args;
-  extern __shared__ __align__(16) std::byte shared[];
+template <class Kind, class Attention, class Args>
+__device__ TANDEM_FLAT inline void run_chain(const Args& args, std::byte* shared) {
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_blocks = static_cast<int>(gridDim.x);
@@ -432,6 +439,7 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
     if constexpr (Args::kMaxAttentions > 0) {
       if (args.order[s] != ChainWork::product) {
         attend<Attention>(args, args.order[s], n_ropes, n_attentions, rotation, shared);
+        next.find_again();
         continue;
       }
     }
@@ -460,6 +468,16 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
     }
   }
   if (args.n_stages > 1) end_waits(args.counters);
+}
+
+template <class Kind, class Attention>
+__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ typename Attention::Args args) {
+  extern __shared__ __align__(16) std::byte shared[];
+#if defined(TANDEM_EMULATED_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+  run_chain<Kind, Attention>(args, shared);
+#else  // memory enough for attention beside the rings have newer GPUs alone
+  if constexpr (Attention::Args::kMaxAttentions == 0) run_chain<Kind, Attention>(args, shared);
+#endif
 }
 
 }  // namespace tandem::cuda

@@ -2,11 +2,12 @@
 """Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints a table whose
 rows appear as they are measured.
 
-    scripts/bench_gpu.py BUILD [--sections decode,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
+    scripts/bench_gpu.py BUILD [--sections decode,chains,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
                          [--types Q4_K_M,Q8_0,F16,Q4_0] [--limit SECONDS] [--total SECONDS] [--json FILE]
     scripts/bench_gpu.py --table FILE...    prints the table of --json files
 
 decode     tokens one by one, with 0, 4096 and 16384 tokens in the cache
+chains     the same with the ops of nine layers in one launch (TANDEM_CUDA_CHAINS=1) and without, in turn
 prefill    prompts, at micro-batches of 512 and 2048 tokens
 streamed   all weights in host memory, sent to the GPU for every step
 modes      other placements that need less GPU memory: weights, cache, both
@@ -54,9 +55,12 @@ def both(name, options, depth=0):
     return [(name, ["-p", 512, "-n", 0, "-d", depth, *options]), (name, decode([depth], options, 32))]
 
 
+CHAINS = {"in chains": "1", "without chains": "0"}  # the last words of a name, and the environment's TANDEM_CUDA_CHAINS
+
 # Of each section the commands: (name, options of `tandem bench`).
 SECTIONS = {
     "decode": [("all on the GPU", decode([0, 4096, 16384], ALL))],
+    "chains": [(f"all on the GPU, {how}", decode([0, 4096, 16384], ALL)) for how in (*CHAINS, *CHAINS)],
     "prefill": [("all on the GPU", prefill([512, 2048], ["-ub", 512, *ALL])),
                 ("all on the GPU", prefill([2048, 4096], ["-ub", 2048, *ALL])),
                 ("all on the GPU, after 16k", ["-p", 512, "-n", 0, "-d", 16384, *ALL])],
@@ -78,7 +82,7 @@ SECTIONS = {
     "long": [("all on the GPU", decode([32768, 65536], ALL, 32)),
              ("all on the GPU, cache q8_0", decode([16384, 65536], [*ALL, "-ctk", "q8_0", "-ctv", "q8_0"], 32))],
 }
-OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
+OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, in chains", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
 WIDTHS = (8, 8, 33, 15, 6, 9, 8, 22, 7)
 HEADER = ("section", "type", "placement", "test", "ubatch", "t/s", "± t/s", "share of", "GiB GPU")
 
@@ -142,11 +146,11 @@ class Bench:
         self.journal.write(kind="bench", **row)
         say(table_line(cells_of(row)))
 
-    def lines(self, command):
+    def lines(self, command, environment=()):
         """The lines of a command of the program; its last line on stderr explains a failure."""
         with tempfile.TemporaryFile("w+") as errors:
             try:
-                yield from gpu_steps.lines_of([self.program, *command], self.time.next(), errors=errors)
+                yield from gpu_steps.lines_of(["env", *environment, self.program, *command], self.time.next(), errors=errors)
             except subprocess.CalledProcessError as error:
                 errors.seek(0)
                 last = (errors.read().strip() or "no message").splitlines()[-1]
@@ -158,7 +162,7 @@ class Bench:
         command = ["bench", "-m", model, "-r", self.arguments.repetitions, "-o", "jsonl", *options]
         row = {"section": section, "type": kind, "name": name, "options": " ".join(map(str, options))}
         try:
-            for line in self.lines(command):
+            for line in self.lines(command, [f"TANDEM_CUDA_CHAINS={value}" for how, value in CHAINS.items() if name.endswith(how)]):
                 record = json.loads(line)
                 self.report(**row, record=record, share=share_of_limits(record, self.limits_of_gpu))
         except (OutOfTime, RuntimeError, ValueError) as error:

@@ -176,6 +176,7 @@ piece_1() {
   step 'GPU tests' 210 gpu python3 "$pack/scripts/test_gpu.py" "$pack" --sections tests --jobs 0 --limit 200 --json "$rows"
   finish_writing
   bench decode 90
+  bench chains 120
   bench prefill 90
   bench streamed 90
   function_step 'profile of the kernels' 90 gpu profile "$bin" "$model" "${on_gpu[@]}"
@@ -183,9 +184,9 @@ piece_1() {
 
 piece_2() {
   start_writing
-  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuLinear GpuFetch
+  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuLinear GpuChain GpuFetch
   test_suites memcheck 90 GpuSplit.StoriesAreTheGoldenOnes
-  test_suites racecheck 50 GpuRows GpuAttention GpuLinear
+  test_suites racecheck 50 GpuRows GpuAttention GpuLinear GpuChain
   finish_writing
   bench modes 120
   test_suites initcheck 40 GpuRows GpuAttention GpuLinear

@@ -9,14 +9,17 @@ set(translated ${CMAKE_BINARY_DIR}/emulated)
 file(GLOB_RECURSE cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.h ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cuh
   ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp)
 set(translated_sources)
+set(translated_headers)
 foreach(file ${cuda_files})
   file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${file})
   if(name MATCHES "\\.(cu|cpp)$" AND NOT name STREQUAL "ggml-cuda/cublas.cpp")  # the emulator has its own
     string(REGEX REPLACE "\\.cu$" ".cpp" name ${name})
     list(APPEND translated_sources ${translated}/${name})
+  elseif(name MATCHES "\\.(h|cuh)$")
+    list(APPEND translated_headers ${translated}/${name})
   endif()
 endforeach()
-add_custom_command(OUTPUT ${translated_sources}
+add_custom_command(OUTPUT ${translated_sources} BYPRODUCTS ${translated_headers}
   COMMAND Python3::Interpreter ${emulated}/translate.py ${CMAKE_SOURCE_DIR}/ggml-cuda ${translated}/ggml-cuda
   DEPENDS ${emulated}/translate.py ${cuda_files} COMMENT "Translating the CUDA device for the emulator" VERBATIM)
 add_custom_target(translated_cuda DEPENDS ${translated_sources})
