@@ -63,6 +63,17 @@ constexpr IntSetting kInts[] = {
      [](tandem_options& o, int64_t v) {
        o.engine.offload.n_gpu_layers = v < 0 ? std::nullopt : std::optional(v);
      }},
+    {"kv_prefetched", 0, 1, [](tandem_options& o, int64_t v) { o.engine.offload.kv_prefetched = v != 0; }},
+    {"kv_split", 0, kMax,
+     [](tandem_options& o, int64_t v) { o.engine.offload.kv_split = v == 0 ? std::nullopt : std::optional(v); }},
+    {"gpu_weights_percent", -1, 100,
+     [](tandem_options& o, int64_t v) {
+       o.engine.offload.gpu_weights_percent = v < 0 ? std::nullopt : std::optional(static_cast<double>(v));
+     }},
+    {"expert_cache", -1, kMaxBytes,
+     [](tandem_options& o, int64_t v) {
+       o.engine.offload.expert_cache = v < 0 ? std::nullopt : std::optional(static_cast<size_t>(v));
+     }},
     {"max_ram", 0, kMaxBytes,
      [](tandem_options& o, int64_t v) { o.engine.offload.budgets.max_ram = bytes_or_free(v); }},
     {"max_vram", 0, kMaxBytes,
@@ -192,6 +203,11 @@ constexpr TextSetting kTexts[] = {
      [](tandem_options& o, const std::string& v) { o.engine.offload.split_mode = split_mode_of(v); }},
     {"tensor_split",
      [](tandem_options& o, const std::string& v) { o.engine.offload.tensor_split = shares_of(v); }},
+    {"kv_on_host", [](tandem_options& o, const std::string& v) { o.engine.offload.kv_on_host = toggle_of(v); }},
+    {"stream", [](tandem_options& o, const std::string& v) { o.engine.offload.stream = toggle_of(v); }},
+    {"pin", [](tandem_options& o, const std::string& v) { o.engine.offload.pin = toggle_of(v); }},
+    {"disk", [](tandem_options& o, const std::string& v) { o.engine.offload.disk = toggle_of(v); }},
+    {"huge_pages", [](tandem_options& o, const std::string& v) { o.engine.offload.huge_pages = toggle_of(v); }},
     {"kv_store", [](tandem_options& o, const std::string& v) { o.kv_store = v; }},
     {"samplers", [](tandem_options& o, const std::string& v) { o.sampling.stages = parse_sampler_names(v); }},
     {"grammar", [](tandem_options& o, const std::string& v) { set_grammar(o, v, "grammar"); }},

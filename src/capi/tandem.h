@@ -126,6 +126,16 @@ TANDEM_API void tandem_set_log(tandem_log_level level, tandem_log_callback callb
  *               split_mode       "auto"   with several GPUs: "layer", whole layers on each; "tensor", each layer over all
  *                                         of them; "none", only the first; "auto", what is fastest
  *               tensor_split     ""       share of each GPU, "3,1"; "": by free memory
+ *               kv_on_host       "auto"   keep the cache of layers on GPUs in host memory, where the CPU attends: "on", "off"
+ *               kv_prefetched    0        1: it is there, and comes to the GPU for each step
+ *               kv_split         0        only the newest tokens, so many, have their cache on the GPU; 0: all
+ *               stream           "auto"   send weights in host memory to the GPU for each step: "on", "off"
+ *               gpu_weights_percent -1    of the weights that GPUs keep, the rest is sent; -1: what is fastest
+ *               expert_cache     -1       most bytes of each GPU for experts of layers in host memory or on disk; 0: none;
+ *                                         -1: what is fastest
+ *               pin              "auto"   page-lock what GPUs fetch often: "on", "off"
+ *               disk             "auto"   read layers that host memory has no room for from disk in each step: "on", "off"
+ *               huge_pages       "auto"   move weights that the CPU computes with to huge pages: "on", "off"
  *               kv_store         ""       folder that keeps what is computed of texts, for all that begin alike
  *               kv_store_bytes   10 GiB   its largest size; what was not used for longest goes first
  *   both        max_ram          0        most bytes of host memory, weights included; 0: what is free

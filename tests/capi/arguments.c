@@ -170,6 +170,17 @@ static void settings(void) {
   CHECK_OK(tandem_options_set_text(options, "tensor_split", ""));
   CHECK_FAILS(tandem_options_set_text(options, "split_mode", "row"), TANDEM_ERROR_USAGE, "'row' is none of");
   CHECK_FAILS(tandem_options_set_text(options, "tensor_split", "1,-2"), TANDEM_ERROR_USAGE, "'-2' is no share");
+  CHECK_OK(tandem_options_set_text(options, "kv_on_host", "on"));
+  CHECK_OK(tandem_options_set_text(options, "stream", "off"));
+  CHECK_OK(tandem_options_set_text(options, "pin", "auto"));
+  CHECK_OK(tandem_options_set_text(options, "disk", "on"));
+  CHECK_OK(tandem_options_set_text(options, "huge_pages", "on"));
+  CHECK_FAILS(tandem_options_set_text(options, "pin", "1"), TANDEM_ERROR_USAGE, "'1' is none of on, off, auto");
+  CHECK_OK(tandem_options_set_int(options, "kv_prefetched", 1));
+  CHECK_OK(tandem_options_set_int(options, "kv_split", 4096));
+  CHECK_OK(tandem_options_set_int(options, "expert_cache", 0));
+  CHECK_OK(tandem_options_set_int(options, "gpu_weights_percent", 50));
+  CHECK_FAILS(tandem_options_set_int(options, "gpu_weights_percent", 101), TANDEM_ERROR_USAGE, "gpu_weights_percent is 101");
   CHECK_OK(tandem_options_set_text(options, "kv_store", "folder"));
   CHECK_OK(tandem_options_set_text(options, "samplers", "top_k;temperature"));
   CHECK_OK(tandem_options_set_text(options, "grammar", "root ::= \"a\""));

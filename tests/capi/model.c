@@ -111,6 +111,23 @@ static void no_gpu_by_that_name(void) {
   tandem_model_free(model);
 }
 
+static void placement(void) {
+  tandem_model* model = load_model();
+  tandem_session* session = NULL;
+  tandem_options* options = test_options();
+  CHECK_OK(tandem_options_set_text(options, "huge_pages", "on"));
+  CHECK_OK(tandem_options_set_text(options, "kv_on_host", "on"));
+  CHECK_OK(tandem_options_set_text(options, "stream", "off"));
+  CHECK_OK(tandem_session_new(model, options, &session));
+  tandem_session_free(session);
+  session = NULL;
+  CHECK_OK(tandem_options_set_text(options, "devices", "none"));
+  CHECK_OK(tandem_options_set_text(options, "stream", "on"));
+  CHECK_FAILS(tandem_session_new(model, options, &session), TANDEM_ERROR_USAGE, "stream");
+  tandem_options_free(options);
+  tandem_model_free(model);
+}
+
 static void instruction_set(void) {
   tandem_model* model = load_model();
   tandem_session* session = NULL;
@@ -130,5 +147,6 @@ const test model_tests[] = {{"info", info},
                             {"a_session_keeps_its_model", a_session_keeps_its_model},
                             {"memory_limits", memory_limits},
                             {"no_gpu_by_that_name", no_gpu_by_that_name},
+                            {"placement", placement},
                             {"instruction_set", instruction_set},
                             {NULL, NULL}};

@@ -1,7 +1,6 @@
 // Blocks and their threads: fibers that switch where threads wait.
 #include "emulated/emulator.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -26,9 +25,23 @@ alignas(1024) std::byte shared_memory[kSharedBytes];
 
 enum class State { ready, at_warp, at_block, at_grid, at_previous, done };
 
+// Where a context goes on: the compiler's own, which save no signal masks and look at no frames. The function that jumps must be
+// another than the one that set it.
+using Jump = void* [5];
+#define NOINLINE __attribute__((noinline))
+
+// A stack, on which threads of kernels run one after the other: each leaves it where the next begins, for making a context takes
+// system calls.
+struct Stack {
+  Jump next;
+  bool is_used = false;
+  std::byte* bytes = nullptr;
+};
+using StackSet = std::vector<Stack>;
+
 struct Fiber {
-  jmp_buf resume;
-  ucontext_t start;
+  Jump resume;
+  Stack* stack = nullptr;
   bool started = false;
   State state = State::ready;
   dim3 index;
@@ -44,8 +57,8 @@ struct Warp {
 
 std::vector<Fiber> fibers(kMaxThreads);
 std::vector<Warp> warps(kMaxThreads / 32);
-std::vector<std::byte*> stacks;  // of a block's threads, one for each block that waits for the grid and for the one that runs
-jmp_buf scheduler;
+std::vector<StackSet> stacks;  // of a block's threads, a set for each block that waits for the grid and for the one that runs
+Jump scheduler;
 Fiber* current = nullptr;
 const std::function<void()>* body = nullptr;
 unsigned n_threads = 0;
@@ -59,25 +72,36 @@ size_t shared_bytes = 0, max_shared_bytes = 0;
 bool begins_early = false;  // the kernel
 bool waits = false;         // the block's threads, at their waits
 
-void enter() {
-  (*body)();
-  if (begins_early && !current->has_waited) fail("a thread ends before it has waited for the kernel before");
-  current->state = State::done;
-  _longjmp(scheduler, 1);
+NOINLINE void enter() {
+  for (;;) {
+    (*body)();
+    if (begins_early && !current->has_waited) fail("a thread ends before it has waited for the kernel before");
+    current->state = State::done;
+    if (!__builtin_setjmp(current->stack->next)) __builtin_longjmp(scheduler, 1);
+  }
 }
 
-void resume(Fiber& fiber) {
+NOINLINE void resume(Fiber& fiber) {
   current = &fiber;
   now.thread = fiber.index;
-  if (_setjmp(scheduler)) return;
-  if (fiber.started) _longjmp(fiber.resume, 1);
+  if (__builtin_setjmp(scheduler)) return;
+  if (fiber.started) __builtin_longjmp(fiber.resume, 1);
   fiber.started = true;
-  setcontext(&fiber.start);
+  Stack& stack = *fiber.stack;
+  if (stack.is_used) __builtin_longjmp(stack.next, 1);
+  stack.is_used = true;
+  static ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = stack.bytes;
+  start.uc_stack.ss_size = kStackBytes;
+  start.uc_link = nullptr;
+  makecontext(&start, enter, 0);
+  setcontext(&start);
 }
 
-void wait(State state) {
+NOINLINE void wait(State state) {
   current->state = state;
-  if (!_setjmp(current->resume)) _longjmp(scheduler, 1);
+  if (!__builtin_setjmp(current->resume)) __builtin_longjmp(scheduler, 1);
 }
 
 void prepare_fibers(dim3 block, size_t set) {
@@ -85,11 +109,13 @@ void prepare_fibers(dim3 block, size_t set) {
     void* const memory = mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail("no memory for stacks");
-    stacks.push_back(static_cast<std::byte*>(memory));
+    stacks.emplace_back(kMaxThreads);
+    for (unsigned i = 0; i < kMaxThreads; ++i) stacks[set][i].bytes = static_cast<std::byte*>(memory) + kStackBytes * i;
   }
   n_threads = block.x * block.y * block.z;
   for (unsigned i = 0; i < n_threads; ++i) {
     Fiber& fiber = fibers[i];
+    fiber.stack = &stacks[set][i];
     fiber.started = false;
     fiber.state = State::ready;
     fiber.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
@@ -97,11 +123,6 @@ void prepare_fibers(dim3 block, size_t set) {
     fiber.n_exchanges = 0;
     fiber.has_waited = false;
     fiber.copies = {};
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = stacks[set] + kStackBytes * i;
-    fiber.start.uc_stack.ss_size = kStackBytes;
-    fiber.start.uc_link = nullptr;
-    makecontext(&fiber.start, enter, 0);
   }
 }
 

@@ -55,6 +55,8 @@ TEST_F(ChatScreen, NoColorOutlivesTheChat) {
       t->type(std::string(1, key));
       t->rest(20);
     }
+    // What is typed before is the chat's, which drops it.
+    ASSERT_TRUE(t->wait_for_screen([](const Screen& s) { return s.row(s.cursor_row()) == "$"; })) << t->screen().text();
     t->type("echo the'' end" + kEnter);
     ASSERT_TRUE(t->wait_for_row("the end")) << t->screen().text();
     expect_no_color(t->screen(), "the end");

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -159,6 +160,8 @@ void HubServer::accept_from(int listener, bool at_storage) {
   while (!stop_) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) continue;
+    const int on = 1;  // a body behind its head does not wait for the client to acknowledge that
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const std::lock_guard lock(mutex_);
     connections_.push_back(fd);
     threads_.emplace_back([this, fd, at_storage] { serve(fd, at_storage); });
