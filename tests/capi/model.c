@@ -121,9 +121,8 @@ static void placement(void) {
   CHECK_OK(tandem_session_new(model, options, &session));
   tandem_session_free(session);
   session = NULL;
-  CHECK_OK(tandem_options_set_text(options, "devices", "none"));
-  CHECK_OK(tandem_options_set_text(options, "stream", "on"));
-  CHECK_FAILS(tandem_session_new(model, options, &session), TANDEM_ERROR_USAGE, "stream");
+  CHECK_OK(tandem_options_set_int(options, "kv_prefetched", 1));
+  CHECK_FAILS(tandem_session_new(model, options, &session), TANDEM_ERROR_USAGE, "kv_prefetched");
   tandem_options_free(options);
   tandem_model_free(model);
 }
