@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "ggml-cuda/cache_attention.cuh"
@@ -58,8 +59,16 @@ void launch_kernel(const ChainPlan& plan, const Kernel& kernel, int n_blocks, co
   args.n_products = static_cast<int>(plan.products.size());
   args.front_bytes = plan.front_bytes;
   args.counters = context.counters + kCounters - 2;
-  launch_overlapping(chain_kernel<K, A>, static_cast<unsigned>(n_blocks), kChainThreads,
-                     static_cast<size_t>(plan.front_bytes + kernel.ring_bytes), context.stream, args);
+  launch_together(chain_kernel<K, A>, static_cast<unsigned>(n_blocks), kChainThreads,
+                  static_cast<size_t>(plan.front_bytes + kernel.ring_bytes), context.stream, args);
+}
+
+// Whether the current device has the kernels with attention: code made for it or for an older GPU of its kind (PTX of yet older ones
+// has none), and a driver for parameters of more than 4 KB.
+[[maybe_unused]] bool has_attention(const Kernel& kernel) {
+  int driver = 0;
+  TANDEM_CUDA(cudaDriverGetVersion(&driver));
+  return driver >= 12010 && can_overlap(kernel.function);
 }
 
 template <class K, class A>
@@ -109,6 +118,11 @@ bool has_aligned_rows(const DeviceWeight& w) {
   return w.k % (piece_bytes(w.dtype).super % 4 == 0 ? 256 : 512) == 0;
 }
 
+bool same(const RopeTable& a, const RopeTable& b) {
+  return std::equal(std::begin(a.turns_per_position), std::end(a.turns_per_position), b.turns_per_position) &&
+         a.magnitude == b.magnitude && a.temperature_scale == b.temperature_scale && a.temperature_length == b.temperature_length;
+}
+
 bool overlap(const float* a, int64_t n_a, const float* b, int64_t n_b) {
   return a != nullptr && b != nullptr && a < b + n_b && b < a + n_a;
 }
@@ -123,8 +137,10 @@ int shared_bytes_of_attention(const AttentionCall& call) {
 // A run of ops as a chain.
 class ChainBuilder {
  public:
-  explicit ChainBuilder(const Gpu& gpu) : gpu_(gpu) {
-    for (const Kernel& kernel : all_kernels()) kernels_.push_back(&kernel);
+  ChainBuilder(const Gpu& gpu, bool with_attention) : gpu_(gpu) {
+    for (const Kernel& kernel : all_kernels()) {
+      if (kernel.lanes == 0 || with_attention) kernels_.push_back(&kernel);
+    }
   }
 
   // Returns false if the op cannot be the next of the chain.
@@ -164,10 +180,10 @@ class ChainBuilder {
 
   bool add_work(const ChainNorm&) { return false; }
   bool add_work(const ChainRope& rope) {
-    if (norm_ || gpu_.compute_capability < 90) return false;
+    if (norm_) return false;
     if (!plan_.ropes.empty()) {
       const ChainRope& other = *plan_.ropes.front();
-      if (std::memcmp(rope.table, other.table, sizeof(RopeTable)) != 0 || rope.style != other.style ||
+      if (!same(*rope.table, *other.table) || rope.style != other.style ||
           rope.call->n_pairs != other.call->n_pairs || rope.call->positions != other.call->positions)
         return false;
     }
@@ -182,7 +198,7 @@ class ChainBuilder {
     const int columns = std::max(call.k.head_dim, call.v.head_dim);
     const int lanes = columns <= 64 ? 8 : columns <= 128 ? 16 : -1;
     const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);
-    if (norm_ || gpu_.compute_capability < 90 || static_cast<size_t>(n_heads) > kCounters - 2) return false;
+    if (norm_ || static_cast<size_t>(n_heads) > kCounters - 2) return false;
     const auto can = [&](const Kernel& k) {
       return k.lanes == lanes && k.max_attentions > plan_.attentions.size();
     };
@@ -199,9 +215,10 @@ class ChainBuilder {
       if (!has_aligned_rows(t.w)) return false;
     }
     if (norm_ && overlap(norm_->stage.x, k, norm_->stage.normalized, k)) return false;
-    // Where results go to what the norm is made of, which other blocks may still read, it has a stage of its own.
+    // Where results go to what the norm is made of, which other blocks may still read, or what it makes is added to them, which other
+    // blocks may not have stored, it has a stage of its own.
     const bool alone = norm_ && std::any_of(products.targets.begin(), products.targets.end(), [&](const MatvecTarget& t) {
-      return overlap(norm_->stage.x, k, t.y, t.w.m);
+      return overlap(norm_->stage.x, k, t.y, t.w.m) || overlap(norm_->stage.normalized, k, t.residual, t.w.m);
     });
     const size_t n_stages = alone ? 2 : 1;
     const auto can = [&](const Kernel& kernel) {
@@ -245,8 +262,8 @@ class ChainBuilder {
 };
 
 // The first of `ops`, at most `most`, as far as they make a chain.
-ChainBuilder chain_of(std::span<const CompiledOpPtr> ops, size_t most, const Gpu& gpu) {
-  ChainBuilder chain(gpu);
+ChainBuilder chain_of(std::span<const CompiledOpPtr> ops, size_t most, const Gpu& gpu, bool with_attention) {
+  ChainBuilder chain(gpu, with_attention);
   for (size_t i = 0; i < std::min(most, ops.size()) && chain.add(*ops[i]); ++i) {
   }
   return chain;
@@ -296,20 +313,19 @@ bool chains_wanted() {
 }
 
 std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, const Gpu& gpu, bool is_present) {
+  const Kernel& last = all_kernels().back();  // one with attention, if there are any
+  const bool with_attention = gpu.compute_capability >= 90 && last.lanes != 0 && (!is_present || has_attention(last));
   std::vector<CompiledOpPtr> with_chains;
   for (size_t first = 0; first < ops.size();) {
     const std::span<const CompiledOpPtr> rest = std::span(ops).subspan(first);
-    ChainBuilder chain = chain_of(rest, rest.size(), gpu);
-    while (chain.n_ops() >= 2 && !is_self_contained(rest, chain.n_ops())) chain = chain_of(rest, chain.n_ops() - 1, gpu);
+    ChainBuilder chain = chain_of(rest, rest.size(), gpu, with_attention);
+    while (chain.n_ops() >= 2 && !is_self_contained(rest, chain.n_ops())) chain = chain_of(rest, chain.n_ops() - 1, gpu, with_attention);
     // An op alone has a kernel of its own, and so have rotation and attention.
     if (chain.n_ops() < 2 || chain.plan().products.empty()) {
       with_chains.push_back(std::move(ops[first++]));
       continue;
     }
-    if (is_present) {  // once for all chains of a kernel, which may differ in what they need
-      TANDEM_CUDA(cudaFuncSetAttribute(chain.kernel().function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shared_limit(gpu.compute_capability)) - kStaticBytes));
-    }
+    if (is_present) allow_shared(chain.kernel().function, shared_limit(gpu.compute_capability));
     const auto begin = std::make_move_iterator(ops.begin() + static_cast<ptrdiff_t>(first));
     const size_t n = chain.n_ops();
     with_chains.push_back(std::make_unique<CompiledChain>(

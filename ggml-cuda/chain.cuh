@@ -300,7 +300,7 @@ __device__ inline void wait_for_grid(int* counter, int n) {
 #endif
 }
 
-// The last block to come here sets the counters to 0 again.
+// The last block to come here sets the counters to 0 again: all have seen the last value, behind the fence at the end of a wait.
 __device__ inline void end_waits(int* counters) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(counters + 1, 1) + 1 < static_cast<int>(gridDim.x)) return;
@@ -476,7 +476,11 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
 #if defined(TANDEM_EMULATED_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
   run_chain<Kind, Attention>(args, shared);
 #else  // memory enough for attention beside the rings have newer GPUs alone
-  if constexpr (Attention::Args::kMaxAttentions == 0) run_chain<Kind, Attention>(args, shared);
+  if constexpr (Attention::Args::kMaxAttentions == 0) {
+    run_chain<Kind, Attention>(args, shared);
+  } else {
+    asm volatile("trap;");
+  }
 #endif
 }
 

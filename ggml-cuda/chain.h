@@ -18,7 +18,8 @@
 // own kernel, without a launch. What the rings hold (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading,
 // more than all of the attention's output matrix) is asked for before these waits.
 //
-// The blocks of a grid must all run at once: one a multiprocessor, on a GPU that no other process shares in space (MPS).
+// The blocks of a grid, one a multiprocessor, must all run at once, whatever else the GPU does: another session's chain that had the
+// other half of it would wait for ever, as this one. So a launch is cooperative: all of its blocks begin, or none.
 #pragma once
 
 #include <memory>
@@ -87,7 +88,7 @@ struct ChainPart {
 bool chains_wanted();
 
 // Puts ops that make a chain into one that launches it for steps of one token, and them for others. After hand_bytes().
-// is_present: the ops have addresses, on the current device.
+// is_present: the ops have addresses, on the current device, which is asked what it can do.
 std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, const Gpu& gpu, bool is_present);
 
 }  // namespace tandem::cuda

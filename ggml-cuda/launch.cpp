@@ -6,6 +6,8 @@
 
 namespace tandem::cuda {
 
+std::atomic<bool> may_overlap_together{true};
+
 bool can_overlap(const void* kernel) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, bool> known;  // by device

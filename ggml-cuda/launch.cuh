@@ -1,6 +1,7 @@
 // Launches kernels that may begin before the previous one has ended: see overlap.h.
 #pragma once
 
+#include <atomic>
 #include <utility>
 
 #include "ggml-cuda/compiled_op.h"
@@ -25,6 +26,34 @@ void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
   config.attrs = &attribute;
   config.numAttrs = can_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   TANDEM_CUDA(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+// The same for a kernel whose blocks wait for each other: all of them begin, or none. Where a driver refuses both at once, it does not
+// begin early.
+extern std::atomic<bool> may_overlap_together;
+template <class... Parameters, class... Arguments>
+void launch_together(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                     const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = may_overlap_together && can_overlap(reinterpret_cast<const void*>(kernel)) ? 2 : 1;
+  cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (status == cudaErrorNotSupported && config.numAttrs == 2) {
+    cudaGetLastError();
+    may_overlap_together = false;
+    config.numAttrs = 1;
+    status = cudaLaunchKernelEx(&config, kernel, arguments...);
+  }
+  TANDEM_CUDA(status);
 }
 
 }  // namespace tandem::cuda

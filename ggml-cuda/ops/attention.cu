@@ -197,8 +197,10 @@ void CacheAttention::choose_kernels(const CompileContext& context, bool values_i
 }
 
 void allow_shared(const AttentionKernel& kernel, size_t limit) {
-  if (!kernel.kernel) return;
-  const auto* function = reinterpret_cast<const void*>(kernel.kernel);
+  if (kernel.kernel) allow_shared(reinterpret_cast<const void*>(kernel.kernel), limit);
+}
+
+void allow_shared(const void* function, size_t limit) {
   cudaFuncAttributes attributes{};
   TANDEM_CUDA(cudaFuncGetAttributes(&attributes, function));
   TANDEM_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -326,7 +326,7 @@ const Words* exchange(unsigned mask, std::initializer_list<uint64_t> words) {
 }
 
 void run_kernel(const Shape& shape, const std::function<void()>& kernel,
-                const std::vector<Changes>& unsettled, size_t max_shared, uint64_t max_resident) {
+                const std::vector<Changes>& unsettled, size_t max_shared) {
   if (current) fail("a kernel within a kernel");
   body = &kernel;
   begins_early = shape.overlapping;
@@ -344,7 +344,7 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
     const dim3 index(static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
                      static_cast<unsigned>(at / grid.x / grid.y));
     if (run_block(shape, index, suspended.size(), i < n_early ? &unsettled : nullptr)) {
-      if (n_blocks > max_resident) fail("a grid of %lu blocks waits for itself: the GPU runs %lu at once", n_blocks, max_resident);
+      if (!shape.cooperative) fail("a grid waits for itself, whose launch is not cooperative");
       suspend(shape, suspended.emplace_back());
     }
     if (!suspended.empty() && suspended.size() != i + 1) fail("a block ends while others wait for it");

@@ -153,6 +153,7 @@ struct Shape {
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
   bool overlapping = false;  // may begin before the kernel before it has ended
+  bool cooperative = false;  // all blocks run at once, and may wait for each other
 
   template <class... P, class... A>
   void launch(void (*kernel)(P...), A&&... arguments) const {
@@ -164,7 +165,7 @@ struct Shape {
   void enqueue(const void* kernel, std::function<void()> body) const;
 };
 inline Shape at(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
-  return {grid, block, shared_bytes, stream, false};
+  return {grid, block, shared_bytes, stream, false, false};
 }
 
 }  // namespace emulator

@@ -173,12 +173,17 @@ void emulator::Shape::enqueue(const void* kernel, std::function<void()> body) co
     report(cudaErrorInvalidConfiguration);
     return;
   }
+  // One block a multiprocessor, whatever it takes.
+  if (cooperative && size_t{grid.x} * grid.y * grid.z > static_cast<size_t>(model.n_multiprocessors)) {
+    report(cudaErrorCooperativeLaunchTooLarge);
+    return;
+  }
   load(kernel);
   (kernel ? counted.launches : counted.cublas_products) += !stream->capture;
   const size_t max_shared = shared_limits.contains(kernel) ? model.max_shared() : kDefaultShared;
   EmulatedStream* const in = stream;
   stream->add({[shape = *this, body = std::move(body), in, max_shared] {
-                 run_kernel(shape, body, in->unsettled, max_shared, static_cast<uint64_t>(model.n_multiprocessors));
+                 run_kernel(shape, body, in->unsettled, max_shared);
                },
                true, overlapping});
 }

@@ -23,8 +23,7 @@ AsyncCopies& async_copies();  // of the thread that runs
 
 // Runs all blocks to their end. Where the shape says that they may begin before the kernels before them have ended,
 // `unsettled` is what those have changed. A block's shared memory, of both kinds, is at most `max_shared` bytes.
-// A kernel whose blocks wait for each other has at most `max_resident` of them.
 void run_kernel(const Shape& shape, const std::function<void()>& kernel,
-                const std::vector<Changes>& unsettled, size_t max_shared, uint64_t max_resident);
+                const std::vector<Changes>& unsettled, size_t max_shared);
 
 }  // namespace emulator

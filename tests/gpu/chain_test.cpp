@@ -168,6 +168,18 @@ TEST_F(GpuChain, OpsBehindAChainReadWhatItMakes) {
   }
 }
 
+// Every block stores a part of what the norm makes, and adds other parts of it.
+TEST_F(GpuChain, WhatANormMakesIsAResidual) {
+  const int64_t n = 2048;
+  OpCase c(random_, one_token());
+  GraphBuilder& b = c.builder;
+  const TensorId x = c.activation(n);
+  const TensorId h = b.linear(x, c.matrix(DType::Q8_0, n, n), nullptr, x);
+  const TensorId y = b.norm(h, {NormKind::rms, 1e-5f, n}, c.vector(std::vector<float>(static_cast<size_t>(n), 1.0f)));
+  c.finish(b.linear(y, c.matrix(DType::Q8_0, n, n), nullptr, y));
+  expect_match(c);
+}
+
 // More products than one chain has room for.
 TEST_F(GpuChain, LongRunsOfProducts) {
   OpCase c(random_, one_token());
@@ -230,7 +242,9 @@ TEST_F(GpuChain, ValuesThatAreNotFinite) {
     values[77] = std::numeric_limits<float>::quiet_NaN();
     const TensorId x = c.activation(512, values);
     c.finish(c.builder.linear(c.builder.norm(x, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f))), c.matrix(dtype, 64, 512)));
-    for (const float y : c.run(*device_, {1, 1})[0].values) EXPECT_TRUE(std::isnan(y));
+    const std::vector<float> result = c.run(*device_, {1, 1})[0].values;
+    EXPECT_EQ(result.size(), 64u);
+    for (const float y : result) EXPECT_TRUE(std::isnan(y));
   }
 }
 

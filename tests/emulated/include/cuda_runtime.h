@@ -10,7 +10,9 @@ enum cudaError_t {
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
+  cudaErrorCooperativeLaunchTooLarge = 82,
   cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801,
   cudaErrorHostMemoryAlreadyRegistered = 712,
 };
 enum cudaMemcpyKind {
@@ -28,7 +30,7 @@ enum {
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 
 struct EmulatedEvent;
 struct EmulatedGraph;
@@ -51,6 +53,7 @@ struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     int programmaticStreamSerializationAllowed;
+    int cooperative;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -108,7 +111,12 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribu
 }
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... arguments) {
-  emulator::Shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, c->numAttrs > 0}.launch(
-      kernel, std::forward<A>(arguments)...);
+  emulator::Shape shape{c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream};
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    const cudaLaunchAttribute& a = c->attrs[i];
+    if (a.id == cudaLaunchAttributeCooperative) shape.cooperative = a.val.cooperative != 0;
+    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization) shape.overlapping = a.val.programmaticStreamSerializationAllowed != 0;
+  }
+  shape.launch(kernel, std::forward<A>(arguments)...);
   return cudaPeekAtLastError();
 }

@@ -95,6 +95,14 @@ class Emulator : public testing::Test {
     const cudaLaunchConfig_t config{1, kCount, 0, stream_, &attribute, 1};
     ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
   }
+  template <class... P, class... A>
+  void launch_together(unsigned n_blocks, size_t shared_bytes, void (*kernel)(P...), A... arguments) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    const cudaLaunchConfig_t config{n_blocks, kCount, shared_bytes, stream_, &attribute, 1};
+    cudaLaunchKernelEx(&config, kernel, arguments...);
+  }
   void fill_a(float value) { emulator::at(1, kCount, 0, stream_).launch(fill, a_, value); }
   std::vector<float> values_of_b() {
     std::vector<float> values(kCount);
@@ -139,7 +147,7 @@ TEST_F(Emulator, WhatLiesBeforeAKernelThatDoesNotBeginEarlyIsThere) {
 
 TEST_F(Emulator, BlocksWaitForTheirGrid) {
   const auto n = static_cast<unsigned>(emulator::gpu().n_multiprocessors);
-  emulator::at(n, kCount, sizeof(float), stream_).launch(add_over_the_grid, a_, b_, 3);
+  launch_together(n, sizeof(float), add_over_the_grid, a_, b_, 3);
   std::vector<float> own(n);
   for (unsigned i = 0; i < n; ++i) own[i] = static_cast<float>(i + 1);
   for (int round = 0; round < 3; ++round) {
@@ -156,17 +164,19 @@ using EmulatorDeathTest = Emulator;
 
 TEST_F(EmulatorDeathTest, GridsThatWaitForEver) {
   const auto run = [&](unsigned n_blocks, auto kernel) {
-    emulator::at(n_blocks, kCount, 0, stream_).launch(kernel, a_);
+    launch_together(n_blocks, 0, kernel, a_);
     values_of_b();
   };
   EXPECT_DEATH(run(2, wait_for_the_grid_in_one_block), "ends while others wait");
   EXPECT_DEATH(run(1, wait_for_the_grid_in_half_the_threads), "some threads of a block wait for the grid");
-  const auto n = static_cast<unsigned>(emulator::gpu().n_multiprocessors);
-  const auto too_many = [&] {
-    emulator::at(n + 1, kCount, sizeof(float), stream_).launch(add_over_the_grid, a_, b_, 1);
+  const auto not_together = [&] {
+    emulator::at(2, kCount, sizeof(float), stream_).launch(add_over_the_grid, a_, b_, 1);
     values_of_b();
   };
-  EXPECT_DEATH(too_many(), "waits for itself");
+  EXPECT_DEATH(not_together(), "waits for itself");
+  const auto n = static_cast<unsigned>(emulator::gpu().n_multiprocessors);
+  launch_together(n + 1, sizeof(float), add_over_the_grid, a_, b_, 1);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorCooperativeLaunchTooLarge);
 }
 
 TEST_F(EmulatorDeathTest, WritingBeforeWaiting) {
