@@ -87,10 +87,8 @@ Kernel kernel_of(int lanes) {
 }
 
 template <class K>
-void add_kernels(std::vector<Kernel>& kernels, [[maybe_unused]] bool with_attention) {
-  kernels.push_back(kernel_of<K, NoAttention>(0));
+void add_with_attention([[maybe_unused]] std::vector<Kernel>& kernels) {
 #ifdef TANDEM_CHAINED_ATTENTION
-  if (!with_attention) return;
   kernels.push_back(kernel_of<K, DecodeAttention<8>>(8));
   kernels.push_back(kernel_of<K, DecodeAttention<16>>(16));
 #endif
@@ -98,15 +96,16 @@ void add_kernels(std::vector<Kernel>& kernels, [[maybe_unused]] bool with_attent
 
 // The types of whole models, and the mixtures that K types come in; those without attention first.
 const std::vector<Kernel>& all_kernels() {
+  using K4 = ChainKind<DType::Q4_K, DType::Q6_K>;
+  using K5 = ChainKind<DType::Q5_K, DType::Q6_K>;
   static const std::vector<Kernel> all = [] {
-    std::vector<Kernel> kernels;
-    add_kernels<ChainKind<DType::F16>>(kernels, true);
-    add_kernels<ChainKind<DType::BF16>>(kernels, false);
-    add_kernels<ChainKind<DType::Q8_0>>(kernels, true);
-    add_kernels<ChainKind<DType::Q4_0>>(kernels, true);
-    add_kernels<ChainKind<DType::Q4_K, DType::Q6_K>>(kernels, true);
-    add_kernels<ChainKind<DType::Q5_K, DType::Q6_K>>(kernels, false);
-    std::stable_sort(kernels.begin(), kernels.end(), [](const Kernel& a, const Kernel& b) { return a.lanes == 0 && b.lanes != 0; });
+    std::vector<Kernel> kernels{kernel_of<ChainKind<DType::F16>, NoAttention>(0),  kernel_of<ChainKind<DType::BF16>, NoAttention>(0),
+                                kernel_of<ChainKind<DType::Q8_0>, NoAttention>(0), kernel_of<ChainKind<DType::Q4_0>, NoAttention>(0),
+                                kernel_of<K4, NoAttention>(0),                     kernel_of<K5, NoAttention>(0)};
+    add_with_attention<ChainKind<DType::F16>>(kernels);
+    add_with_attention<ChainKind<DType::Q8_0>>(kernels);
+    add_with_attention<ChainKind<DType::Q4_0>>(kernels);
+    add_with_attention<K4>(kernels);
     return kernels;
   }();
   return all;
