@@ -231,18 +231,14 @@ class ChainBuilder {
     ChainStage stage = norm_ && !alone ? norm_->stage : ChainStage{};
     if (!norm_ || alone) stage.x = products.x;
     stage.k = k;
-    stage.is_paired = products.is_paired;
+    stage.mode = products.mode;
     stage.activation = products.activation;
     for (const MatvecTarget& t : products.targets) {
       MatvecTarget& to = stage.targets[stage.n_targets++] = t;
-      if (stage.is_paired) {
-        to.first_block = 0;
-        stage.n_tasks = t.w.m;
-      } else {
-        to.first_block = stage.n_tasks;
-        stage.n_tasks += (t.w.m + 1) / 2;
-      }
+      to.first_block = stage.n_tasks;
+      if (!is_paired(stage.mode)) stage.n_tasks += n_pairs(stage.mode, t.w.m);
     }
+    if (is_paired(stage.mode)) stage.n_tasks = n_pairs(stage.mode, stage.targets[0].w.m);
     if (plan_.order.empty() && !norm_) plan_.first_bytes = products.bytes;
     add_product(stage);
     norm_ = nullptr;

@@ -195,22 +195,9 @@ __device__ inline void add_piece(const std::byte* slot, const std::byte* input, 
 // The target of a task.
 __device__ inline int target_of(const ChainStage& stage, int task) {
   int target = 0;
-  while (!stage.is_paired && target + 1 < stage.n_targets && task >= stage.targets[target + 1].first_block) ++target;
+  while (!is_paired(stage.mode) && target + 1 < stage.n_targets && task >= stage.targets[target + 1].first_block) ++target;
   return target;
 }
-__device__ inline RowPair rows_of(const ChainStage& stage, int target, int task) {
-  const MatvecMode mode = stage.is_paired ? MatvecMode::glu : MatvecMode::linear;
-  RowPair rows;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const MatvecTarget& t = stage.targets[stage.is_paired ? r : target];
-    rows.planes[r] = t.w.planes;
-    rows.first[r] = static_cast<uint32_t>(row_of_pair(mode, task - t.first_block, r, t.w.m)) *
-                    static_cast<uint32_t>(t.w.n_pieces);
-  }
-  return rows;
-}
-
 // The turns of a warp, in the order in which it asks for them: of the tasks first, first + step, ... of every stage.
 template <class Kind, class Args>
 class ChainCursor {
@@ -259,7 +246,8 @@ class ChainCursor {
   __device__ void point(int n) {
     const ChainStage& stage = args_.products[stage_];
     const int target = target_of(stage, task_);
-    const RowPair rows = rows_of(stage, target, task_);
+    const MatvecTarget* const of = stage.targets + target;
+    const RowPair rows = row_pair(of, stage.mode, task_ - of->first_block);
     dtype_ = stage.targets[target].w.dtype;
     left_ = stage.targets[target].w.n_pieces - n;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
@@ -307,14 +295,6 @@ __device__ inline void end_waits(int* counters) {
   counters[0] = counters[1] = 0;
 }
 
-__device__ inline void load_columns(const float* x, int at, float (&values)[kLaneColumns]) {
-#pragma unroll
-  for (int i = 0; i < kLaneColumns; i += 4) {
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(x + at + i));  // other multiprocessors' stores
-    values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
-  }
-}
-
 // Makes the input of a stage in shared memory, by all threads of the block. The blocks share the storing of the norm.
 template <class Kind>
 __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
@@ -336,7 +316,7 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
       float sum = 0.0f;
       for (int at = own; at < k; at += step) {
         float values[kLaneColumns];
-        load_columns(stage.x, at, values);
+        load_columns(stage.x + at, values);
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) sum += fn(values[i]);
       }
@@ -349,7 +329,7 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
     const int at = base + own;
     const bool inside = at < k;
     float values[kLaneColumns] = {};
-    if (inside) load_columns(stage.x, at, values);
+    if (inside) load_columns(stage.x + at, values);
     if (inside && stage.normalized) {
 #pragma unroll
       for (int i = 0; i < kLaneColumns; i += 4) {
@@ -371,26 +351,6 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
     } else {
       encode_columns<Kind::kEncoding>(values, inside, 0, at, k, to, reinterpret_cast<BlockMeta*>(meta));
     }
-  }
-}
-
-// Stores the sums of both rows of a task, by one lane.
-__device__ inline void store_task(const ChainStage& stage, int target, int task, const float (&sums)[2]) {
-  const MatvecTarget& to = stage.targets[target];
-  if (stage.is_paired) {
-    const MatvecTarget& up = stage.targets[1];
-    to.y[task] = gated(stage.activation, sums[0] + (to.bias ? to.bias[task] : 0.0f),
-                       sums[1] + (up.bias ? up.bias[task] : 0.0f));
-    return;
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = 2 * (task - to.first_block) + r;
-    if (row >= to.w.m) return;
-    float y = sums[r];
-    if (to.bias) y += to.bias[row];
-    if (to.residual) y += __ldcg(to.residual + row);
-    to.y[row] = y;
   }
 }
 
@@ -464,7 +424,8 @@ __device__ TANDEM_FLAT inline void run_chain(const Args& args, std::byte* shared
         }
       });
       sum_over_lanes(sums);
-      if (lane == 0) store_task(stage, target, task, sums);
+      const MatvecTarget* const to = stage.targets + target;
+      if (lane == 0) store_pair(to, stage.mode, stage.activation, task - to->first_block, 0, sums[0], sums[1]);
     }
   }
   if (args.n_stages > 1) end_waits(args.counters);

@@ -48,7 +48,7 @@ struct ChainStage {
   float* normalized = nullptr;              // [k]; null: no norm
   float eps = 0.0f;
   NormKind norm = NormKind::rms;
-  bool is_paired = false;  // targets 0 and 1 are gate and up; results go to target 0's y
+  MatvecMode mode = MatvecMode::linear;     // or glu
   Activation activation = Activation::silu;
   int k = 0, n_targets = 0, n_tasks = 0;
 };
@@ -67,7 +67,7 @@ struct ChainProducts {
   TensorId reads;
   const HandedBytes* bytes;  // what it may read instead
   std::vector<MatvecTarget> targets;
-  bool is_paired = false;
+  MatvecMode mode = MatvecMode::linear;  // or glu
   Activation activation = Activation::silu;
   const float* x = nullptr;
 };

@@ -12,19 +12,30 @@ namespace tandem::cuda {
 // Whether a kernel's code, as loaded on the current device, has the instructions of overlap.h. Any thread.
 bool can_overlap(const void* kernel);
 
-template <class... Parameters, class... Arguments>
-void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                        cudaStream_t stream, Arguments&&... arguments) {
+inline cudaLaunchAttribute overlap_attribute() {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+inline cudaLaunchConfig_t launch_config(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                                        cudaLaunchAttribute* attributes, unsigned n_attributes) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = can_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = n_attributes;
+  return config;
+}
+
+template <class... Parameters, class... Arguments>
+void launch_overlapping(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                        cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attribute = overlap_attribute();
+  const unsigned n = can_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
+  const cudaLaunchConfig_t config = launch_config(grid, block, shared_bytes, stream, &attribute, n);
   TANDEM_CUDA(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
@@ -34,20 +45,13 @@ extern std::atomic<bool> may_overlap_together;
 template <class... Parameters, class... Arguments>
 void launch_together(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                      const Arguments&... arguments) {
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[2] = {{}, overlap_attribute()};
   attributes[0].id = cudaLaunchAttributeCooperative;
   attributes[0].val.cooperative = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = may_overlap_together && can_overlap(reinterpret_cast<const void*>(kernel)) ? 2 : 1;
+  const unsigned n = may_overlap_together && can_overlap(reinterpret_cast<const void*>(kernel)) ? 2 : 1;
+  cudaLaunchConfig_t config = launch_config(grid, block, shared_bytes, stream, attributes, n);
   cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
-  if (status == cudaErrorNotSupported && config.numAttrs == 2) {
+  if (status == cudaErrorNotSupported && n == 2) {
     cudaGetLastError();
     may_overlap_together = false;
     config.numAttrs = 1;

@@ -40,13 +40,8 @@ __device__ inline void prepare_grid(DType dtype, uint32_t* grid) {
 __device__ inline void make_run(const MatvecArgs& args, int run, int lane) {
   const int m = args.targets[0].w.m, column = run * kMadeRows + kLaneColumns * lane;
   for (int token = 0; token < args.n; ++token) {
-    const float* y = args.targets[0].y + static_cast<int64_t>(token) * m + column;
     float values[kLaneColumns];
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; i += 4) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(y + i));  // other multiprocessors' stores
-      values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
-    }
+    load_columns(args.targets[0].y + static_cast<int64_t>(token) * m + column, values);
     encode_columns(values, true, token, column, m, args.made);
   }
 }

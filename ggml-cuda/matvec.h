@@ -440,18 +440,21 @@ inline void number_tasks(MatvecArgs& args) {
   }
 }
 
-// The rows of a pair of a target; `expert` 0 where there are none.
-TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, int expert,
-                                  const uint32_t* grid) {
+// The rows of a pair of a target, with a paired mode of it and the one behind it; `expert` 0 where there are none.
+TANDEM_HD inline RowPair row_pair(const MatvecTarget* target, MatvecMode mode, int pair, int expert = 0,
+                                  const uint32_t* grid = nullptr) {
   RowPair rows;
   rows.grid = grid;
   for (int r = 0; r < 2; ++r) {
-    const DeviceWeight& w = args.targets[target + (is_paired(args.mode) ? r : 0)].w;
+    const DeviceWeight& w = target[is_paired(mode) ? r : 0].w;
     rows.planes[r] = expert_planes(w, expert);
-    rows.first[r] =
-        static_cast<uint32_t>(row_of_pair(args.mode, pair, r, w.m)) * static_cast<uint32_t>(w.n_pieces);
+    rows.first[r] = static_cast<uint32_t>(row_of_pair(mode, pair, r, w.m)) * static_cast<uint32_t>(w.n_pieces);
   }
   return rows;
+}
+TANDEM_HD inline RowPair row_pair(const MatvecArgs& args, int target, int pair, int expert,
+                                  const uint32_t* grid) {
+  return row_pair(args.targets + target, args.mode, pair, expert, grid);
 }
 
 // The index and the weight of the expert of pair (token, chosen); a negative index leaves the pair out.
@@ -515,15 +518,15 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
   });
 }
 
-// Stores the sums of both rows of a pair for row `at` of the output (a token, or a slot).
-TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first,
-                                 float second) {
-  const MatvecTarget& to = args.targets[target];
+// Stores the sums of both rows of a pair for row `at` of the output (a token, or a slot); the target as of row_pair.
+TANDEM_HD inline void store_pair(const MatvecTarget* target, MatvecMode mode, Activation activation, int pair, int at,
+                                 float first, float second) {
+  const MatvecTarget& to = target[0];
   const int64_t base = static_cast<int64_t>(at) * to.w.m;
-  if (is_paired(args.mode)) {
+  if (is_paired(mode)) {
     if (pair >= to.w.m) return;
-    const MatvecTarget& up = args.targets[target + 1];
-    to.y[base + pair] = gated(args.activation, first + (to.bias ? to.bias[pair] : 0.0f),
+    const MatvecTarget& up = target[1];
+    to.y[base + pair] = gated(activation, first + (to.bias ? to.bias[pair] : 0.0f),
                               second + (up.bias ? up.bias[pair] : 0.0f));
     return;
   }
@@ -535,6 +538,10 @@ TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, i
     if (to.residual) y += to.residual[base + row];
     to.y[base + row] = y;
   }
+}
+
+TANDEM_HD inline void store_pair(const MatvecArgs& args, int target, int pair, int at, float first, float second) {
+  store_pair(args.targets + target, args.mode, args.activation, pair, at, first, second);
 }
 
 }  // namespace tandem::cuda

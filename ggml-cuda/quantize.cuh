@@ -7,6 +7,15 @@ namespace tandem::cuda {
 
 inline constexpr int kLaneColumns = 8;
 
+// The lane's columns x[0], ..., which other multiprocessors may have stored.
+__device__ inline void load_columns(const float* x, float (&values)[kLaneColumns]) {
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; i += 4) {
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(x + i));
+    values[i] = v.x, values[i + 1] = v.y, values[i + 2] = v.z, values[i + 3] = v.w;
+  }
+}
+
 // All lanes call it; `inside` is the same for the lanes that share a scale. The lane's columns are `column` and the next.
 template <Encoding E>
 __device__ inline void encode_columns(const float (&values)[kLaneColumns], bool inside, int64_t token,

@@ -23,7 +23,7 @@ class CompiledGlu final : public CompiledOp {
     gate_.y = context.address(node.output);
     if (!together()) up_at_ = scratch.take(sizeof(float) * static_cast<size_t>(kMaxMatvecTokens * up_.w.m));
     scratch_bytes = scratch.n_bytes();
-    part_.work = ChainProducts{op.x, &reader_.bytes, {gate_, up_}, true, activation_, x_};
+    part_.work = ChainProducts{op.x, &reader_.bytes, {gate_, up_}, MatvecMode::glu, activation_, x_};
     if (together() && makes_matvec_bytes(gate_.w.m)) maker_.tensor = node.output;
   }
 

@@ -29,7 +29,7 @@ class CompiledLinear final : public CompiledOp {
         encodings_(x.n_cols, x.n_rows, dtypes_of(targets_), scratch),
         large_(context, x.n_cols, x.n_rows, weights_of(targets_), LargeProducts::Use::products, scratch),
         reader_(encodings_.reader(x_id)),
-        part_{ChainProducts{x_id, &reader_.bytes, targets_, false, Activation::silu, x_}} {
+        part_{ChainProducts{x_id, &reader_.bytes, targets_, MatvecMode::linear, Activation::silu, x_}} {
     scratch_bytes = scratch.n_bytes();
   }
 
