@@ -50,13 +50,14 @@ bool on_short_list() {
 #endif
 }
 
-double relative_error(std::span<const float> out, std::span<const float> reference) {
+double relative_error(std::span<const float> out, std::span<const float> reference, double least) {
   if (out.size() != reference.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, norm = 0;
   for (size_t i = 0; i < out.size(); ++i) {
     difference += std::pow(static_cast<double>(out[i]) - reference[i], 2);
     norm += std::pow(static_cast<double>(reference[i]), 2);
   }
+  norm = std::max(norm, least * least * static_cast<double>(out.size()));
   const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }

@@ -67,7 +67,9 @@ inline std::vector<DType> products_dtypes() {
   return dtypes;
 }
 
-double relative_error(std::span<const float> out, std::span<const float> reference);
+// The difference as a part of the reference, both as root mean squares. `least` is the least reference to compare with:
+// sums of a few numbers of that size cancel now and then, and what is left of one has few right digits.
+double relative_error(std::span<const float> out, std::span<const float> reference, double least = 0);
 
 // A cache of one layer, as bytes.
 struct CacheBytes {

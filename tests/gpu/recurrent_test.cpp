@@ -56,12 +56,15 @@ class GpuRecurrent : public GpuTest {
     return x;
   }
 
+  // Weights and inputs are about 1: a result of one channel that is much less has cancelled.
+  static constexpr double kLeast = 0.1;
+
   void expect_match(const OpCase& c, const StepShape& shape) {
     ASSERT_EQ(c.why_unsupported(*device_), "");
     const OpResult got = c.run(*device_, shape).front(), want = c.reference(shape);
-    EXPECT_LT(relative_error(got.values, want.values), 1e-4);
+    EXPECT_LT(relative_error(got.values, want.values, kLeast), 1e-4);
     EXPECT_LT(relative_error(floats(got.cache.k), floats(want.cache.k)), 1e-5);
-    EXPECT_LT(relative_error(floats(got.cache.v), floats(want.cache.v)), 1e-4);
+    EXPECT_LT(relative_error(floats(got.cache.v), floats(want.cache.v), kLeast), 1e-4);
   }
 
   const std::vector<std::vector<Slice>> steps_ = {
