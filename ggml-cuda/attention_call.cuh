@@ -3,14 +3,16 @@
 // - attention_decode.cu: few tokens; reads the cache once, with as many blocks as the GPU has room for; all
 // in floats.
 //
+// - attention_packed.cu: few tokens; tensor cores.
+//
 // - attention_prefill.cu: many tokens; tensor cores.
 //
 // - attention_latent.cu: values in the keys, of heads that are too wide for the first two; tensor cores.
 //
 // - attention_simple.cu: whatever the others do not support (odd head dims or block sizes).
 //
-// The first and the third always, and the second with n_splits > 1, write partial results of splits of the positions;
-// attention_merge (attention_decode.cu), or the last block of the first, combines them into y.
+// All but the last write partial results of splits of the positions, attention_prefill only where n_splits > 1;
+// attention_merge (attention_decode.cu), or the last block of the first two, combines them into y.
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
@@ -120,6 +122,14 @@ struct AttentionKernel {
 // kDecodeTile.
 AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
+// Packed: any group; head dims up to 128 that are multiples of eight, block sizes that are multiples of kDecodeTile; caches of
+// F16, BF16, Q8_0 or Q4_0, keys and values alike.
+inline constexpr int kPackedRows = 16;  // query rows a block
+TANDEM_HD inline int packed_tokens(int group) {
+  return int_max(1, kPackedRows / group);
+}
+AttentionKernel packed_kernel(const AttentionCall& call, size_t shared_limit);
+void launch_packed(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 // Prefill: any group and block size; caches that are BF16, or F16 and block types in any mixture.
 AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
@@ -130,7 +140,7 @@ AttentionKernel latent_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_latent(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 // Whether the merge can make bytes of y.
 bool makes_merged_bytes(const AttentionCall& call);
-// Whether decode can merge the splits itself, with n_counters counters.
+// Whether decode or packed can merge the splits itself, with n_counters counters.
 bool merges_itself(const AttentionKernel& kernel, const AttentionCall& call, size_t n_counters);
 void launch_merge(const AttentionCall& call, cudaStream_t stream);
 // Anything.

@@ -1,4 +1,4 @@
-// Attention of few tokens: split-KV flash decoding (arXiv:2205.14135, and its split over positions).
+// Attention of few tokens, in floats: split-KV flash decoding (arXiv:2205.14135, and its split over positions).
 //
 // Layout: a block has a token, up to kHeads query heads of one key-value head, and one split of the positions
 // that the token sees; every key and value is read once for all those heads. A warp takes tiles of 16
@@ -8,8 +8,8 @@
 // follows from the position in device memory: the grid is the same for every length.
 //
 // Floors, for n positions: n * Hkv * (row_bytes_k + row_bytes_v) / 3 TB/s, against n * H * (hd_k + hd_v) FMAs
-// on 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, unpacking and
-// exchanges about as much again. Groups of 8 with q8_0 or q4_0 caches are bound by arithmetic.
+// on 132 * 128 lanes. Llama-3.1-8B at 16k, f16: 67 MB, 22 us a layer; the FMAs are 4.7 us, but all that is issued takes two
+// thirds of the slots, and with q8_0 or q4_0 more than there are (FLOORS.md): for these ops/attention_packed.cu is there.
 #pragma once
 
 #include "ggml-cuda/attention_rows.cuh"
@@ -278,15 +278,16 @@ __host__ __device__ inline int left_floats(int heads, int head_dim_v) {
   return (heads * (head_dim_v + 2) + 3) / 4 * 4;
 }
 
-// Merges the warps' sums of n_heads heads into the split's, in warp order.
-template <int kHeads>
-__device__ inline void join_warps(const AttentionCall& call, const float* left, int n_warps, int token, int head0,
-                           int n_heads, int split) {
-  const int n_cols = call.v.head_dim, stride = left_floats(kHeads, n_cols);
-  for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_cols; i += static_cast<int>(blockDim.x)) {
-    const int h = i / n_cols;
-    const float* maxima = left + kHeads * n_cols + h;
-    const float* sums = maxima + kHeads;
+// Merges the warps' sums of n rows of heads into the split's, in warp order. `left`: of each warp acc [n_room, head_dim_v], max
+// [n_room], sum [n_room], padded to left_floats(). partial_of(row): where the row's partial result is.
+template <class PartialOf>
+__device__ inline void join_warps(const AttentionCall& call, const float* left, int n_room, int n_warps, int n,
+                                  const PartialOf& partial_of) {
+  const int n_cols = call.v.head_dim, stride = left_floats(n_room, n_cols);
+  for (int i = static_cast<int>(threadIdx.x); i < n * n_cols; i += static_cast<int>(blockDim.x)) {
+    const int row = i / n_cols;
+    const float* maxima = left + n_room * n_cols + row;
+    const float* sums = maxima + n_room;
     float m = -INFINITY;
     for (int w = 0; w < n_warps; ++w) m = fmaxf(m, maxima[w * stride]);
     float value = 0.0f, total = 0.0f;
@@ -296,7 +297,7 @@ __device__ inline void join_warps(const AttentionCall& call, const float* left, 
       value += weight * left[w * stride + i];
       total += weight * sums[w * stride];
     }
-    const int64_t to = call.partial(token, head0 + h, split);
+    const int64_t to = partial_of(row);
     call.acc[to * n_cols + i % n_cols] = value;
     if (i % n_cols == 0) {
       call.max[to] = m;
@@ -379,8 +380,9 @@ __device__ inline void merge_heads(const AttentionCall& call, float* shared, int
   }
 }
 
-// By the last block of a token's heads to come here, with its split stored; they count with one counter.
-__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int head0, int n_heads) {
+// By the last block of some tokens' heads to come here, with its split stored; they count with one counter.
+__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int n_tokens, int head0,
+                                     int n_heads) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -390,7 +392,11 @@ __device__ inline void merge_if_last(const AttentionCall& call, int* counter, fl
     __threadfence();
   }
   __syncthreads();
-  if (is_last) merge_heads(call, shared, token, head0, n_heads);
+  if (!is_last) return;
+  for (int i = 0; i < n_tokens; ++i) {
+    if (i > 0) __syncthreads();
+    merge_heads(call, shared, token + i, head0, n_heads);
+  }
 }
 
 // A split of some heads of a token, `heads` being a key-value head x part of its group, by all threads of a block, of which those of
@@ -413,7 +419,7 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
       call.max[call.partial(token, head0 + thread, split)] = -INFINITY;
       call.sum[call.partial(token, head0 + thread, split)] = 0.0f;
     }
-    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, head0, n_heads);
+    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, 1, head0, n_heads);
     return;
   }
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
@@ -432,8 +438,8 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
   float* left = reinterpret_cast<float*>(shared);
   if (reads) work.store(left + warp * left_floats(kHeads, call.v.head_dim));
   __syncthreads();
-  join_warps<kHeads>(call, left, n_warps, token, head0, n_heads, split);
-  if (counter) merge_if_last(call, counter, left, token, head0, n_heads);
+  join_warps(call, left, kHeads, n_warps, n_heads, [&](int h) { return call.partial(token, head0 + h, split); });
+  if (counter) merge_if_last(call, counter, left, token, 1, head0, n_heads);
 }
 
 }  // namespace tandem::cuda

@@ -172,4 +172,77 @@ TANDEM_HD inline float read_one(DType dtype, const uint8_t* row, int i) {
   }
 }
 
+// ---- rows as pairs of half floats, the first in the low half: each element's product is rounded once
+
+// a - b and a * b of both halves.
+TANDEM_HD inline uint32_t sub_halves(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  uint32_t y;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+#else
+  const auto half = [&](int i) {
+    return static_cast<uint32_t>(fp32_to_fp16(fp16_to_fp32(static_cast<fp16_t>(a >> 16 * i)) - fp16_to_fp32(static_cast<fp16_t>(b >> 16 * i))));
+  };
+  return half(0) | half(1) << 16;
+#endif
+}
+TANDEM_HD inline uint32_t mul_halves(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  uint32_t y;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+#else
+  const auto half = [&](int i) {
+    return static_cast<uint32_t>(fp32_to_fp16(fp16_to_fp32(static_cast<fp16_t>(a >> 16 * i)) * fp16_to_fp32(static_cast<fp16_t>(b >> 16 * i))));
+  };
+  return half(0) | half(1) << 16;
+#endif
+}
+// One instruction, which the compiler does not find.
+TANDEM_HD inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t more) {
+#ifdef __CUDA_ARCH__
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(a), "r"(mask), "r"(more));
+  return y;
+#else
+  return (a & mask) | more;
+#endif
+}
+TANDEM_HD inline uint32_t scale_pair(const uint8_t* block) {
+  return load_as<uint16_t>(block) * 0x10001u;
+}
+inline constexpr uint32_t k1024s = 0x64006400;  // 1024, whose last ten bits are a whole number
+
+// A unit of a row of Q8_0 is eight elements, and of Q4_0 the 16 of eight bytes: low nibbles, then high ones. `eights`
+// of them are together, from column_of() on.
+struct HalvesOfQ8_0 {
+  static constexpr int kElements = 8, kEights = 1;
+  TANDEM_HD static int column_of(int unit, int) { return 8 * unit; }
+  TANDEM_HD static void unpack(const uint8_t* row, int unit, uint32_t (&pairs)[1][4]) {
+    const uint8_t* block = row + 34 * (unit / 4);
+    const uint32_t scale = scale_pair(block);
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = load_as<uint16_t>(block + 2 + 8 * (unit % 4) + 2 * i) ^ 0x8080u;
+      const uint32_t above = permute_bytes(codes, k1024s, 0x7150);  // 1024 + 128 + code
+      pairs[0][i] = mul_halves(sub_halves(above, 0x64806480), scale);
+    }
+  }
+};
+struct HalvesOfQ4_0 {
+  static constexpr int kElements = 16, kEights = 2;
+  TANDEM_HD static int column_of(int unit, int eight) { return 32 * (unit / 2) + 8 * (unit % 2) + 16 * eight; }
+  TANDEM_HD static void unpack(const uint8_t* row, int unit, uint32_t (&pairs)[2][4]) {
+    const uint8_t* block = row + 18 * (unit / 2);
+    const uint32_t scale = scale_pair(block);
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = permute_bytes(load_as<uint16_t>(block + 2 + 8 * (unit % 2) + 2 * i), 0, 0x4140);
+      for (int high = 0; high < 2; ++high) {
+        const uint32_t above = and_or(codes >> 4 * high, 0x000f000f, k1024s);  // 1024 + 8 + code
+        pairs[high][i] = mul_halves(sub_halves(above, 0x64086408), scale);
+      }
+    }
+  }
+};
+
 }  // namespace tandem::cuda

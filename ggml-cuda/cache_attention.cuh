@@ -35,19 +35,21 @@ class CacheAttention {
 
  private:
   AttentionCall call_of(const AttentionTensors& tensors, int n_splits, const LaunchContext& context) const;
-  enum class Kind { decode, prefill, latent, simple };
+  enum class Kind { decode, packed, prefill, latent, simple };
   // How a step runs; depends only on its number of tokens.
   struct Way {
     Kind kind;
     int n_splits;
   };
   Way way_of(int64_t n_tokens) const;
+  Way decode_way(int64_t n_tokens) const;
   static bool is_partial(const Way& way);
   void choose_kernels(const CompileContext& context, bool values_in_keys);
   size_t partial_bytes(int64_t n_tokens, int n_splits) const;
 
   AttentionCall call_{};
-  AttentionKernel decode_, prefill_, latent_;  // empty: does not support these shapes
+  bool is_packed_ = false;  // of steps of few tokens
+  AttentionKernel decode_, packed_, prefill_, latent_;  // empty: does not support these shapes
   int n_multiprocessors_;
   int64_t max_positions_ = 0;  // of a sequence
   int64_t n_few_tokens_ = 0;   // one token per sequence counts as few, for any number of sequences

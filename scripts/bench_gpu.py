@@ -2,12 +2,14 @@
 """Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints a table whose
 rows appear as they are measured.
 
-    scripts/bench_gpu.py BUILD [--sections decode,chains,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
+    scripts/bench_gpu.py BUILD [--sections decode,chains,attention,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
                          [--types Q4_K_M,Q8_0,F16,Q4_0] [--limit SECONDS] [--total SECONDS] [--json FILE]
     scripts/bench_gpu.py --table FILE...    prints the table of --json files
 
 decode     tokens one by one, with 0, 4096 and 16384 tokens in the cache
 chains     the same with the ops of nine layers in one launch (TANDEM_CUDA_CHAINS=1) and without, in turn
+attention  decode over caches of F16, Q8_0 and Q4_0 with attention on tensor cores, and in floats
+           (TANDEM_CUDA_ATTENTION=floats), in turn
 prefill    prompts, at micro-batches of 512 and 2048 tokens
 streamed   all weights in host memory, sent to the GPU for every step
 modes      other placements that need less GPU memory: weights, cache, both
@@ -55,12 +57,16 @@ def both(name, options, depth=0):
     return [(name, ["-p", 512, "-n", 0, "-d", depth, *options]), (name, decode([depth], options, 32))]
 
 
-CHAINS = {"in chains": "1", "without chains": "0"}  # the last words of a name, and the environment's TANDEM_CUDA_CHAINS
+# The last words of a name, and what they are in the environment.
+CHAINS = {"in chains": "TANDEM_CUDA_CHAINS=1", "without chains": "TANDEM_CUDA_CHAINS=0"}
+ATTENTION = {"attention on tensor cores": "TANDEM_CUDA_ATTENTION=packed", "attention in floats": "TANDEM_CUDA_ATTENTION=floats"}
 
 # Of each section the commands: (name, options of `tandem bench`).
 SECTIONS = {
     "decode": [("all on the GPU", decode([0, 4096, 16384], ALL))],
     "chains": [(f"all on the GPU, {how}", decode([0, 4096, 16384], ALL)) for how in (*CHAINS, *CHAINS)],
+    "attention": [(f"all on the GPU, cache of {cache}, {how}", decode([4096, 16384], [*ALL, "-ctk", cache, "-ctv", cache], 64))
+                  for cache in ("f16", "q8_0", "q4_0") for how in (*ATTENTION, *ATTENTION)],
     "prefill": [("all on the GPU", prefill([512, 2048], ["-ub", 512, *ALL])),
                 ("all on the GPU", prefill([2048, 4096], ["-ub", 2048, *ALL])),
                 ("all on the GPU, after 16k", ["-p", 512, "-n", 0, "-d", 16384, *ALL])],
@@ -162,7 +168,7 @@ class Bench:
         command = ["bench", "-m", model, "-r", self.arguments.repetitions, "-o", "jsonl", *options]
         row = {"section": section, "type": kind, "name": name, "options": " ".join(map(str, options))}
         try:
-            for line in self.lines(command, [f"TANDEM_CUDA_CHAINS={value}" for how, value in CHAINS.items() if name.endswith(how)]):
+            for line in self.lines(command, [value for how, value in (CHAINS | ATTENTION).items() if name.endswith(how)]):
                 record = json.loads(line)
                 self.report(**row, record=record, share=share_of_limits(record, self.limits_of_gpu))
         except (OutOfTime, RuntimeError, ValueError) as error:

@@ -184,14 +184,15 @@ piece_1() {
 
 piece_2() {
   start_writing
-  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuLinear GpuChain GpuFetch
+  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuPackedAttention GpuLinear GpuChain GpuFetch
   test_suites memcheck 90 GpuSplit.StoriesAreTheGoldenOnes
-  test_suites racecheck 50 GpuRows GpuAttention GpuLinear GpuChain
+  test_suites racecheck 50 GpuRows GpuAttention GpuPackedAttention GpuLinear GpuChain
   finish_writing
-  bench modes 120
+  bench attention 90
+  bench modes 100
   test_suites initcheck 40 GpuRows GpuAttention GpuLinear
   test_suites synccheck 40 GpuRows GpuAttention GpuLinear
-  bench layers 120
+  bench layers 90
 }
 
 piece_3() {

@@ -3,9 +3,11 @@
 // Parts of a split cache use the same kernels: positions count from the part's first, and the kernel that
 // writes y stores the logarithm of the sum after it.
 //
-// Steps of few tokens, and all steps over caches that tensor cores would round (F32), use the decode kernel
-// and are merged; other steps use the prefill kernel, also in splits if its tiles are too few for the GPU.
+// Steps of few tokens, and all steps over caches that tensor cores would round (F32), use the decode or the packed
+// kernel and are merged; other steps use the prefill kernel, also in splits if its tiles are too few for the GPU.
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "base/checked.h"
@@ -33,6 +35,13 @@ CachePart part_of(const AttentionOp& op) {
 // Floats of one split of one token and head: acc, max, sum.
 int64_t partial_floats(const AttentionCall& call) {
   return call.v.head_dim + 2;
+}
+
+// Packed rows take fewer instructions for any number of heads (FLOORS.md). The environment's TANDEM_CUDA_ATTENTION=floats asks for
+// attention_decode, to measure both.
+bool packed_wanted() {
+  const char* text = std::getenv("TANDEM_CUDA_ATTENTION");
+  return text == nullptr || std::strcmp(text, "floats") != 0;
 }
 
 constexpr int64_t kFewTokens = 4;
@@ -127,10 +136,12 @@ void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext
   if (n == 0) return;
   const Way way = way_of(n);
   AttentionCall call = call_of(tensors, way.n_splits, context);
-  const bool itself = way.kind == Kind::decode && merges_itself(decode_, call, kCounters);
+  const bool is_packed = way.kind == Kind::packed;
+  const bool itself = (is_packed || way.kind == Kind::decode) && merges_itself(is_packed ? packed_ : decode_, call, kCounters);
   call.counters = itself ? context.counters : nullptr;
   switch (way.kind) {
     case Kind::decode: launch_decode(decode_, call, context.stream); break;
+    case Kind::packed: launch_packed(packed_, call, context.stream); break;
     case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
     case Kind::latent: launch_latent(latent_, call, context.stream); break;
     case Kind::simple: launch_simple(call, context.stream); break;
@@ -155,22 +166,23 @@ AttentionCall CacheAttention::call_of(const AttentionTensors& tensors, int n_spl
 }
 
 bool CacheAttention::can_chain() const {
-  return decode_.kernel && way_of(1).kind == Kind::decode && call_.part == CachePart::whole && call_.k.dtype == DType::F16 &&
+  return decode_.kernel && call_.part == CachePart::whole && call_.k.dtype == DType::F16 &&
          call_.v.dtype == DType::F16 && call_.v.data != call_.k.data;
 }
 
 AttentionCall CacheAttention::chained(const AttentionTensors& tensors, const LaunchContext& context) const {
-  AttentionCall call = call_of(tensors, std::max(1, way_of(1).n_splits / 2), context);
+  AttentionCall call = call_of(tensors, std::max(1, decode_way(1).n_splits / 2), context);
   call.counters = context.counters;
   return call;
 }
 
 CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
   const bool few = n_tokens <= n_few_tokens_;
-  if (decode_.kernel && (few || !prefill_.kernel)) {
-    const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
-    return {Kind::decode, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
+  if (few && is_packed_) {
+    const int64_t n_slots = ceil_div(n_tokens, packed_tokens(call_.group)) * call_.n_head_kv * ceil_div(call_.group, kPackedRows);
+    return {Kind::packed, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
   }
+  if (decode_.kernel && (few || !prefill_.kernel)) return decode_way(n_tokens);
   if (prefill_.kernel) {
     const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
     return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
@@ -182,18 +194,25 @@ CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
   return {Kind::simple, 1};
 }
 
+CacheAttention::Way CacheAttention::decode_way(int64_t n_tokens) const {
+  const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, decode_.heads);
+  return {Kind::decode, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
+}
+
 bool CacheAttention::is_partial(const Way& way) {
-  return way.kind == Kind::decode || way.kind == Kind::latent ||
+  return way.kind == Kind::decode || way.kind == Kind::packed || way.kind == Kind::latent ||
          (way.kind == Kind::prefill && way.n_splits > 1);
 }
 
 void CacheAttention::choose_kernels(const CompileContext& context, bool values_in_keys) {
   const size_t limit = shared_limit(context.gpu.compute_capability);
   decode_ = decode_kernel(call_, limit);
+  packed_ = packed_kernel(call_, limit);
+  is_packed_ = packed_.kernel && (!decode_.kernel || packed_wanted());
   prefill_ = prefill_kernel(call_, limit);
   if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
   if (context.segment.addresses.empty()) return;  // no GPU present
-  for (const AttentionKernel* kernel : {&decode_, &prefill_, &latent_}) allow_shared(*kernel, limit);
+  for (const AttentionKernel* kernel : {&decode_, &packed_, &prefill_, &latent_}) allow_shared(*kernel, limit);
 }
 
 void allow_shared(const AttentionKernel& kernel, size_t limit) {

@@ -11,9 +11,8 @@
 // Floors, for n tokens at positions 0..n-1: 2 n^2 / 2 * H * (hd_k + hd_v) operations at about 600 TFLOP/s
 // (what mma.sync reaches on sm_90): Llama-3.1-8B at n = 4096: 137 GFLOP a layer, 0.23 ms. Bytes: 4 n H (hd_k
 // + hd_v) of q and y plus the cache once a query tile, which the L2 cache serves.
-#include "ggml-cuda/attention_fragments.h"
-#include "ggml-cuda/attention_mma.cuh"
 #include "ggml-cuda/attention_rows.cuh"
+#include "ggml-cuda/attention_warp.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -24,7 +23,7 @@ constexpr int kThreads = 128;
 template <int kDim>
 struct PrefillMemory {
   static constexpr int kTile = kDim <= 128 ? 64 : 32;  // positions
-  static constexpr int kStride = kDim + 8;             // elements: 16 bytes more than a row
+  static constexpr int kStride = QueryWarp<HalfOperands, kDim, kTile>::kStride;  // elements
   uint16_t k[2][kTile][kStride], v[2][kTile][kStride];
   int32_t positions[kQueryTile], sequences[kQueryTile];
 };
@@ -97,186 +96,74 @@ struct TileLoader {
   }
 };
 
-// The 16 query rows of a warp; a lane has parts of rows lane / 4 and lane / 4 + 8.
+// The 16 query rows of a warp among those of the block.
 template <class Operands, int kDim>
 struct PrefillWarp {
   using Memory = PrefillMemory<kDim>;
-  static constexpr int kScoreTiles = Memory::kTile / 8;
   const AttentionCall& call;
   const Memory& memory;
-  int lane;
-  int flat[2];               // of this lane's rows; past the end for rows that are not there
-  PositionRange seen[2];     // by these rows, of the current sequence
-  uint32_t q[kDim / 16][4];  // times scale
-  float o[kDim / 8][4];      // sum of weight * v, as C tiles
-  float max[2], sum[2];      // sum: over the columns that this lane has
+  QueryWarp<Operands, kDim, Memory::kTile> rows;
+  int flat[2];  // of this lane's rows; past the end for rows that are not there
 
   __device__ bool exists(int r, int n_rows) const { return flat[r] < n_rows; }
 
   __device__ void load_q(int kv_head, int n_rows) {
-    const float* rows[2];
+    const float* from[2];
+    const bool exist[2] = {exists(0, n_rows), exists(1, n_rows)};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const QueryRow row = query_row(exists(r, n_rows) ? flat[r] : 0, call.group);
+      const QueryRow row = query_row(exist[r] ? flat[r] : 0, call.group);
       const int64_t head = static_cast<int64_t>(row.token) * call.n_head + kv_head * call.group + row.head;
-      rows[r] = call.q + head * call.k.head_dim;
-      max[r] = -INFINITY;
-      sum[r] = 0.0f;
+      from[r] = call.q + head * call.k.head_dim;
     }
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int col = 16 * step + place_in_a(lane, i, 0).col;
-        float2 x{};
-        if (col < call.k.head_dim && exists(i & 1, n_rows))
-          x = *reinterpret_cast<const float2*>(rows[i & 1] + col);
-        q[step][i] = Operands::pack(x.x * call.scale, x.y * call.scale);
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kDim / 8; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[tile][i] = 0.0f;
-    }
-  }
-
-  __device__ void scores(int stage, float (&s)[kScoreTiles][4]) const {
-    const Place at = key_row_of(lane);
-#pragma unroll
-    for (int tile = 0; tile < kScoreTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[tile][i] = 0.0f;
-    }
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      if (16 * step >= call.k.head_dim) break;
-#pragma unroll
-      for (int tile = 0; tile < kScoreTiles; tile += 2) {
-        uint32_t b[4];
-        load_matrices(b, &memory.k[stage][8 * tile + at.row][16 * step + at.col]);
-        Operands::multiply(s[tile], q[step], b[0], b[1]);
-        Operands::multiply(s[tile + 1], q[step], b[2], b[3]);
-      }
-    }
-  }
-
-  __device__ void cap_and_mask(int first, float (&s)[kScoreTiles][4]) const {
-    if (call.softcap > 0.0f) {
-#pragma unroll
-      for (int tile = 0; tile < kScoreTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[tile][i] = capped(s[tile][i], call.softcap);
-      }
-    }
-    const int from = int_max(seen[0].begin, seen[1].begin), to = int_min(seen[0].end, seen[1].end);
-    if (first >= from && first + Memory::kTile <= to) return;
-#pragma unroll
-    for (int tile = 0; tile < kScoreTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int position = first + 8 * tile + place_in_c(lane, i).col;
-        if (position < seen[i >> 1].begin || position >= seen[i >> 1].end) s[tile][i] = -INFINITY;
-      }
-    }
-  }
-
-  // Turns scores into weights and scales older sums to the new maxima.
-  __device__ void soften(float (&s)[kScoreTiles][4]) {
-    float factor[2], base[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float most = max[r];
-#pragma unroll
-      for (int tile = 0; tile < kScoreTiles; ++tile)
-        most = fmaxf(most, fmaxf(s[tile][2 * r], s[tile][2 * r + 1]));
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-      base[r] = finite_max(most);
-      factor[r] = exp_of(max[r] - base[r]);
-      max[r] = most;
-      sum[r] *= factor[r];
-    }
-#pragma unroll
-    for (int tile = 0; tile < kScoreTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[tile][i] = exp_of(s[tile][i] - base[i >> 1]);
-        sum[i >> 1] += s[tile][i];
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kDim / 8; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[tile][i] *= factor[i >> 1];
-    }
-  }
-
-  __device__ void add_values(int stage, const float (&s)[kScoreTiles][4]) {
-    const Place at = value_row_of(lane);
-#pragma unroll
-    for (int step = 0; step < kScoreTiles / 2; ++step) {
-      uint32_t weights[4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float* c = s[2 * step + weight_tile(r)] + weight_register(r);
-        weights[r] = Operands::pack(c[0], c[1]);
-      }
-#pragma unroll
-      for (int tile = 0; tile < kDim / 8; tile += 2) {
-        if (8 * tile >= call.v.head_dim) break;
-        uint32_t b[4];
-        load_matrices_trans(b, &memory.v[stage][16 * step + at.row][8 * tile + at.col]);
-        Operands::multiply(o[tile], weights, b[0], b[1]);
-        Operands::multiply(o[tile + 1], weights, b[2], b[3]);
-      }
-    }
+    rows.start(from, exist, call.k.head_dim, call.scale);
   }
 
   // Processes one tile of positions; warps that see none of it have only waited for it.
   __device__ void attend(int first, int stage) {
     const int end = first + Memory::kTile;
+    const PositionRange(&seen)[2] = rows.seen;
     const bool sees =
         (first < seen[0].end && end > seen[0].begin) || (first < seen[1].end && end > seen[1].begin);
     if (!__any_sync(kAllLanes, sees)) return;
-    float s[kScoreTiles][4];
-    scores(stage, s);
-    cap_and_mask(first, s);
-    soften(s);
-    add_values(stage, s);
+    typename decltype(rows)::Scores s;
+    rows.scores(memory.k[stage], call.k.head_dim, s);
+    rows.cap_and_mask(call.softcap, first, s);
+    rows.soften(s);
+    rows.add_values(memory.v[stage], call.v.head_dim, s);
   }
 
   // Stores the whole result, or a split's partial one.
   __device__ void store(int kv_head, int n_rows, int split) {
+    rows.add_up();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 1);
-      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 2);
       if (!exists(r, n_rows)) continue;
+      const float max = rows.max[r], sum = rows.sum[r];
       const QueryRow row = query_row(flat[r], call.group);
       const int head = kv_head * call.group + row.head;
       const int64_t to = call.partial(row.token, head, split);
       float factor = 1.0f;
       float* target = call.acc + to * call.v.head_dim;
       if (call.n_splits > 1) {
-        if (lane % 4 == 0) {
-          call.max[to] = max[r];
-          call.sum[to] = sum[r];
+        if (rows.lane % 4 == 0) {
+          call.max[to] = max;
+          call.sum[to] = sum;
         }
       } else {
-        const float sink = sink_of(call, head), most = finite_max(fmaxf(max[r], sink));
-        factor = merge_weight(max[r], sum[r], most);
+        const float sink = sink_of(call, head), most = finite_max(fmaxf(max, sink));
+        factor = merge_weight(max, sum, most);
         const float total =
-            (factor == 0.0f ? 0.0f : sum[r] * factor) + (call.sinks.data ? exp_of(sink - most) : 0.0f);
+            (factor == 0.0f ? 0.0f : sum * factor) + (call.sinks.data ? exp_of(sink - most) : 0.0f);
         factor = total == 0.0f ? 0.0f : factor / total;
         target = call.y_of(row.token, head);
-        if (lane % 4 == 0) call.put_logarithm(row.token, head, most, total);
+        if (rows.lane % 4 == 0) call.put_logarithm(row.token, head, most, total);
       }
 #pragma unroll
       for (int tile = 0; tile < kDim / 8; ++tile) {
-        const int col = 8 * tile + place_in_c(lane, 0).col;
+        const int col = 8 * tile + place_in_c(rows.lane, 0).col;
         if (8 * tile >= call.v.head_dim) break;
-        const float2 two{o[tile][2 * r] * factor, o[tile][2 * r + 1] * factor};
+        const float2 two{rows.o[tile][2 * r] * factor, rows.o[tile][2 * r + 1] * factor};
         if (call.y_cols % 2 == 0) {
           *reinterpret_cast<float2*>(target + col) = two;
         } else {  // a logarithm for each of an odd number of heads: every other row begins between two
@@ -308,9 +195,9 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     memory.positions[i] = call.positions[token0 + i];
     memory.sequences[i] = call.sequences[token0 + i];
   }
-  PrefillWarp<Operands, kDim> work{call, memory, lane};
+  PrefillWarp<Operands, kDim> work{call, memory, {lane}};
 #pragma unroll
-  for (int r = 0; r < 2; ++r) work.flat[r] = row0 + 16 * warp + place_in_c(lane, 2 * r).row;
+  for (int r = 0; r < 2; ++r) work.flat[r] = row0 + 16 * warp + work.rows.row(r);
   work.load_q(kv_head, n_rows);
   __syncthreads();
 
@@ -325,9 +212,9 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     for (int r = 0; r < 2; ++r) {
       const int i = work.exists(r, n_rows) ? query_row(work.flat[r], call.group).token - token0 : 0;
       const bool mine = work.exists(r, n_rows) && memory.sequences[i] == sequence;
-      work.seen[r] =
-          mine ? call.in_part(seen_by(memory.positions[i], call.window), sequence) : PositionRange{0, 0};
-      work.seen[r] = {int_max(work.seen[r].begin, range.begin), int_min(work.seen[r].end, range.end)};
+      PositionRange& seen = work.rows.seen[r];
+      seen = mine ? call.in_part(seen_by(memory.positions[i], call.window), sequence) : PositionRange{0, 0};
+      seen = {int_max(seen.begin, range.begin), int_min(seen.end, range.end)};
     }
     const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
     int first = range.begin / Memory::kTile * Memory::kTile;

@@ -132,6 +132,41 @@ void check_lane_map(int n_lanes, int n_heads) {
   EXPECT_EQ(scores.size(), static_cast<size_t>(kDecodeTile * n_heads));
 }
 
+// Each element is the one of the format, rounded to a half float.
+template <class Halves>
+void expect_halves(DType dtype) {
+  constexpr int64_t kCols = 128;
+  std::mt19937 rng(std::random_device{}());
+  for (const float deviation : {1e-4f, 1.0f, 1000.0f}) {
+    std::normal_distribution<float> normal(0.0f, deviation);
+    std::vector<float> x(kCols);
+    for (float& v : x) v = normal(rng);
+    x[rng() % kCols] = 127.0f * deviation;
+    std::vector<std::byte> row(row_bytes(dtype, kCols));
+    quantize_row(dtype, x.data(), row.data(), kCols);
+    dequantize_row(dtype, row.data(), x.data(), kCols);
+    std::vector<int> n_written(kCols);
+    for (int unit = 0; unit < kCols / Halves::kElements; ++unit) {
+      uint32_t pairs[Halves::kEights][4];
+      Halves::unpack(reinterpret_cast<const uint8_t*>(row.data()), unit, pairs);
+      for (int eight = 0; eight < Halves::kEights; ++eight) {
+        for (int i = 0; i < 8; ++i) {
+          const auto column = static_cast<size_t>(Halves::column_of(unit, eight) + i);
+          EXPECT_EQ(pairs[eight][i / 2] >> 16 * (i % 2) & 0xffff, fp32_to_fp16(x[column]))
+              << dtype_name(dtype) << " column " << column;
+          ++n_written[column];
+        }
+      }
+    }
+    EXPECT_EQ(n_written, std::vector<int>(kCols, 1)) << dtype_name(dtype);
+  }
+}
+
+TEST(CudaAttentionUnpack, HalvesAreTheRoundedElements) {
+  expect_halves<HalvesOfQ8_0>(DType::Q8_0);
+  expect_halves<HalvesOfQ4_0>(DType::Q4_0);
+}
+
 TEST(CudaAttentionLanes, ATileIsReadOnceAndEveryScoreStoredOnce) {
   check_lane_map<LaneMap<8, 1>>(8, 1);
   check_lane_map<LaneMap<8, 4>>(8, 4);

@@ -219,6 +219,7 @@ class EmulatedChains : public EmulatedGpu {
     if (chains) setenv("TANDEM_CUDA_CHAINS", "1", 1);
     use(usual_);
     unsetenv("TANDEM_CUDA_CHAINS");
+    setenv("TANDEM_CUDA_ATTENTION", "floats", 1);  // as in a chain
     const std::string path = directory_.path("llama.gguf");
     test::tiny_llama(shape, 11).write(path);
     const auto model = Model::load(path);
@@ -237,6 +238,7 @@ class EmulatedChains : public EmulatedGpu {
       answer.logits.insert(answer.logits.end(), row.begin(), row.end());
     }
     answer.counts = counts_of([&] { session.append(std::span(prompt).first(1), LogitsWanted::largest); });
+    unsetenv("TANDEM_CUDA_ATTENTION");
     return answer;
   }
   static test::TinyShape shape_of(DType dtype, int64_t n_layer) {
