@@ -7,7 +7,7 @@
 //
 // - attention_prefill.cu: many tokens; tensor cores.
 //
-// - attention_latent.cu: values in the keys, of heads that are too wide for the first two; tensor cores.
+// - attention_latent.cu: values in the keys, of heads that are too wide for the others; tensor cores.
 //
 // - attention_simple.cu: whatever the others do not support (odd head dims or block sizes).
 //
@@ -61,7 +61,7 @@ struct AttentionCall {
   float* max;      // [n_tokens, n_head, n_splits]
   float* sum;      // [n_tokens, n_head, n_splits]
   MadeBytes made;  // of y, by the merge
-  int* counters;   // [n_tokens * blocks of heads], all 0: attention_decode merges its splits itself; or null
+  int* counters;   // [n_tokens * blocks of heads], all 0: attention_decode and attention_packed merge their splits themselves; or null
 
   // Returns the range of the block table's positions that a token sees.
   __device__ PositionRange in_part(PositionRange seen, int sequence) const {
@@ -124,7 +124,7 @@ AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_decode(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 // Packed: any group; head dims up to 128 that are multiples of eight, block sizes that are multiples of kDecodeTile; caches of
 // F16, BF16, Q8_0 or Q4_0, keys and values alike.
-inline constexpr int kPackedRows = 16;  // query rows a block
+inline constexpr int kPackedRows = 16;  // query rows a block, of so many neighbouring tokens at most:
 TANDEM_HD inline int packed_tokens(int group) {
   return int_max(1, kPackedRows / group);
 }

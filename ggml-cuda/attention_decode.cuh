@@ -68,6 +68,26 @@ __device__ inline void load_heads(const float* from, float (&x)[kHeads]) {
   }
 }
 
+__device__ inline void prefetch_tile(const TileSource& from, int lane) {
+  for (int at = 128 * lane; at < from.n_scales; at += 128 * kWarp) prefetch_to_l2(from.scales + at);
+  for (int at = 128 * lane; at < from.n_rows; at += 128 * kWarp) prefetch_to_l2(from.rows + at);
+}
+// Brings a warp's first tiles to the L2 cache, where what is still written arrives too.
+template <class ReadK, class ReadV>
+__device__ inline void prefetch_tiles(const AttentionCall& call, const int32_t* table, PositionRange range, int kv_head, int warp,
+                                      int n_warps, int lane) {
+  constexpr int kTiles = 8;
+  const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
+  int tile = range.begin / kDecodeTile + warp;
+  for (int i = 0; i < kTiles && tile < end_tile; ++i, tile += n_warps) {
+    const int first = tile * kDecodeTile, offset = first % call.block_size;
+    const int block = table[first / call.block_size];
+    const int place = kMayBeGrouped<ReadK> || kMayBeGrouped<ReadV> ? call.place_of(block) : -1;
+    prefetch_tile(tile_source<ReadK>(call, call.k, kv_head, block, place, offset), lane);
+    prefetch_tile(tile_source<ReadV>(call, call.v, kv_head, block, place, offset), lane);
+  }
+}
+
 // A warp's share of a split.
 template <class ReadK, class ReadV, int kLanes, int kHeads>
 struct DecodeWarp {
@@ -134,23 +154,6 @@ struct DecodeWarp {
     to += from.n_scales;
 #pragma unroll 8
     for (int i = 16 * lane; i < from.n_rows; i += 16 * kWarp) copy_16_async(to + i, from.rows + i);
-  }
-
-  // Brings the warp's first tiles to the L2 cache, where what is still written arrives too.
-  __device__ void prefetch(int warp, int n_warps) const {
-    constexpr int kTiles = 8;
-    const int end_tile = (range.end + kDecodeTile - 1) / kDecodeTile;
-    int tile = range.begin / kDecodeTile + warp;
-    for (int i = 0; i < kTiles && tile < end_tile; ++i, tile += n_warps) {
-      const int first = tile * kDecodeTile, offset = first % call.block_size;
-      const int block = table[first / call.block_size], place = kGrouped ? call.place_of(block) : -1;
-      prefetch_tile(tile_source<ReadK>(call, call.k, kv_head, block, place, offset));
-      prefetch_tile(tile_source<ReadV>(call, call.v, kv_head, block, place, offset));
-    }
-  }
-  __device__ void prefetch_tile(const TileSource& from) const {
-    for (int at = 128 * lane; at < from.n_scales; at += 128 * kWarp) prefetch_to_l2(from.scales + at);
-    for (int at = 128 * lane; at < from.n_rows; at += 128 * kWarp) prefetch_to_l2(from.rows + at);
   }
 
   __device__ void scores(const uint8_t* k, bool is_open, int first, float (&s)[Map::kPasses]) const {
@@ -273,19 +276,27 @@ struct DecodeWarp {
   }
 };
 
+// Of n warps at most, as many as leave room for two blocks on a multiprocessor, one at least.
+inline int warps_for_two_blocks(int n, size_t bytes_a_warp, size_t shared_limit) {
+  while (n > 1 && static_cast<size_t>(n) * bytes_a_warp > shared_limit / 2) n /= 2;
+  return n;
+}
+
 // Floats that a warp stores for its block, padded to 16 bytes.
 __host__ __device__ inline int left_floats(int heads, int head_dim_v) {
   return (heads * (head_dim_v + 2) + 3) / 4 * 4;
 }
 
 // Merges the warps' sums of n rows of heads into the split's, in warp order. `left`: of each warp acc [n_room, head_dim_v], max
-// [n_room], sum [n_room], padded to left_floats(). partial_of(row): where the row's partial result is.
+// [n_room], sum [n_room], padded to left_floats(). partial_of(row): where the row's partial result is, or -1 for none.
 template <class PartialOf>
 __device__ inline void join_warps(const AttentionCall& call, const float* left, int n_room, int n_warps, int n,
                                   const PartialOf& partial_of) {
   const int n_cols = call.v.head_dim, stride = left_floats(n_room, n_cols);
   for (int i = static_cast<int>(threadIdx.x); i < n * n_cols; i += static_cast<int>(blockDim.x)) {
     const int row = i / n_cols;
+    const int64_t to = partial_of(row);
+    if (to < 0) continue;
     const float* maxima = left + n_room * n_cols + row;
     const float* sums = maxima + n_room;
     float m = -INFINITY;
@@ -297,7 +308,6 @@ __device__ inline void join_warps(const AttentionCall& call, const float* left, 
       value += weight * left[w * stride + i];
       total += weight * sums[w * stride];
     }
-    const int64_t to = partial_of(row);
     call.acc[to * n_cols + i % n_cols] = value;
     if (i % n_cols == 0) {
       call.max[to] = m;
@@ -380,23 +390,23 @@ __device__ inline void merge_heads(const AttentionCall& call, float* shared, int
   }
 }
 
-// By the last block of some tokens' heads to come here, with its split stored; they count with one counter.
-__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int n_tokens, int head0,
-                                     int n_heads) {
+// Whether a block, whose split is stored, is the last one of those that count with one counter. All threads call it.
+__device__ inline bool is_last_to_count(int* counter, int n_splits) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();  // what the block has stored is in memory before it is counted
-    is_last = atomicAdd(counter, 1) == call.n_splits - 1;
+    is_last = atomicAdd(counter, 1) == n_splits - 1;
     if (is_last) *counter = 0;
     __threadfence();
   }
   __syncthreads();
-  if (!is_last) return;
-  for (int i = 0; i < n_tokens; ++i) {
-    if (i > 0) __syncthreads();
-    merge_heads(call, shared, token + i, head0, n_heads);
-  }
+  return is_last;
+}
+
+// By the last block of a token's heads to come here, with its split stored.
+__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int head0, int n_heads) {
+  if (is_last_to_count(counter, call.n_splits)) merge_heads(call, shared, token, head0, n_heads);
 }
 
 // A split of some heads of a token, `heads` being a key-value head x part of its group, by all threads of a block, of which those of
@@ -419,7 +429,7 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
       call.max[call.partial(token, head0 + thread, split)] = -INFINITY;
       call.sum[call.partial(token, head0 + thread, split)] = 0.0f;
     }
-    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, 1, head0, n_heads);
+    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, head0, n_heads);
     return;
   }
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
@@ -427,7 +437,7 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
   DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{
       call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
   const bool reads = warp < n_warps;
-  if (reads) work.prefetch(warp, n_warps);
+  if (reads) prefetch_tiles<ReadK, ReadV>(call, table, range, kv_head, warp, n_warps, lane);
   wait_for_previous();
   if (reads) {
     work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
@@ -439,7 +449,7 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
   if (reads) work.store(left + warp * left_floats(kHeads, call.v.head_dim));
   __syncthreads();
   join_warps(call, left, kHeads, n_warps, n_heads, [&](int h) { return call.partial(token, head0 + h, split); });
-  if (counter) merge_if_last(call, counter, left, token, 1, head0, n_heads);
+  if (counter) merge_if_last(call, counter, left, token, head0, n_heads);
 }
 
 }  // namespace tandem::cuda

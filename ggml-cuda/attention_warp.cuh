@@ -93,6 +93,7 @@ struct QueryWarp {
   // Turns scores into weights and scales older sums to the new maxima.
   __device__ void soften(Scores& s) {
     float factor[2], base[2];
+    bool has_grown = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = max[r];
@@ -103,6 +104,7 @@ struct QueryWarp {
       most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
       base[r] = finite_max(most);
       factor[r] = exp_of(max[r] - base[r]);
+      has_grown |= most != max[r];
       max[r] = most;
       sum[r] *= factor[r];
     }
@@ -115,7 +117,7 @@ struct QueryWarp {
       }
     }
     // Few short tiles have a new maximum.
-    if (kTile <= 16 && !__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+    if (kTile <= 16 && !__any_sync(kAllLanes, has_grown)) return;
 #pragma unroll
     for (int tile = 0; tile < kDim / 8; ++tile) {
 #pragma unroll

@@ -25,7 +25,7 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
 
   // Steps of up to kMaxTokens tokens may be recorded, where every op's launches repeat: their kernels are those of
-  // matvec.h and attention_decode.cu. Speculation checks a few guesses a step, batches have a token of each sequence.
+  // matvec.h, attention_packed.cu and attention_decode.cu. Speculation checks a few guesses a step, batches have a token of each sequence.
   static constexpr int64_t kMaxTokens = 8;
   static bool can_record(std::span<const CompiledOpPtr> ops, const StepShape& shape);
 

@@ -167,7 +167,7 @@ AttentionCall CacheAttention::call_of(const AttentionTensors& tensors, int n_spl
 
 bool CacheAttention::can_chain() const {
   return decode_.kernel && call_.part == CachePart::whole && call_.k.dtype == DType::F16 &&
-         call_.v.dtype == DType::F16 && call_.v.data != call_.k.data;
+         call_.v.dtype == DType::F16 && call_.v.half == Half::values;
 }
 
 AttentionCall CacheAttention::chained(const AttentionTensors& tensors, const LaunchContext& context) const {
@@ -178,7 +178,7 @@ AttentionCall CacheAttention::chained(const AttentionTensors& tensors, const Lau
 
 CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
   const bool few = n_tokens <= n_few_tokens_;
-  if (few && is_packed_) {
+  if (few && is_packed_) {  // of tokens of one sequence; more blocks, of shorter texts, if they are of several
     const int64_t n_slots = ceil_div(n_tokens, packed_tokens(call_.group)) * call_.n_head_kv * ceil_div(call_.group, kPackedRows);
     return {Kind::packed, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
   }

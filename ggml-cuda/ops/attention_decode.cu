@@ -64,15 +64,11 @@ AttentionKernel decode_kernel(const AttentionCall& call, size_t shared_limit) {
   const bool fits = most <= 256 && call.k.head_dim % 8 == 0 && call.v.head_dim % 8 == 0;
   if (!fits || call.block_size % kDecodeTile != 0) return {};
   AttentionKernel chosen = choose(call);
-  const auto bytes_for = [&](int n_warps) {
-    const int tiles = WarpMemory(call.k, call.v).size(chosen.heads);
-    const int left = left_floats(chosen.heads, call.v.head_dim) * 4;
-    return static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left));
-  };
-  int n_warps = kDecodeThreads / kWarp;
-  while (n_warps > 1 && bytes_for(n_warps) > shared_limit / 2) n_warps /= 2;  // two blocks a multiprocessor
+  const int tiles = WarpMemory(call.k, call.v).size(chosen.heads), left = left_floats(chosen.heads, call.v.head_dim) * 4;
+  const auto n_bytes = static_cast<size_t>(int_max(tiles, left));
+  const int n_warps = warps_for_two_blocks(kDecodeThreads / kWarp, n_bytes, shared_limit);
   chosen.n_threads = n_warps * kWarp;
-  chosen.shared_bytes = bytes_for(n_warps);
+  chosen.shared_bytes = static_cast<size_t>(n_warps) * n_bytes;
   return chosen.shared_bytes + 64 <= shared_limit ? chosen : AttentionKernel{};  // a little is static
 }
 

@@ -1,9 +1,9 @@
 // Attention of few tokens on tensor cores: split-KV flash decoding, with the query heads of a key-value head and the tokens of a
 // sequence packed as the 16 rows of a product.
 //
-// Layout: a block has the rows of one key-value head of as many whole tokens as fit (of more than 16 heads, a part of a token's), and
-// one split of the positions that they see. Tokens of several sequences are served one sequence after the other, each with the
-// other rows masked. A warp takes tiles of 16 positions in turn, alone, each copied 16 bytes a lane, two deep, keys and values as
+// Layout: a block has the rows of one key-value head (of more than 16 heads, a part of them), for those of as many tokens as fit into 16
+// rows that are of one sequence, and one split of the positions that they see; the first of these tokens has the block, those of the
+// others end at once. A warp takes tiles of 16 positions in turn, alone, each copied 16 bytes a lane, two deep, keys and values as
 // groups of their own: rows of the operands' type to padded rows, which ldmatrix reads; rows of codes as they are, to be unpacked
 // to such rows when they are there. At the end the warps' sums are joined, and the splits merged, as attention_decode does.
 //
@@ -16,7 +16,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp, kTile = kDecodeTile;
+constexpr int kThreads = 128, kTile = kDecodeTile;  // threads: at most
 
 // How a cache's rows become operands: copied, or unpacked.
 template <class O>
@@ -136,12 +136,12 @@ struct PackedWarp {
   }
 
   // The warp's share of a range of one sequence's positions.
-  __device__ void run(const int32_t* table, PositionRange range, int warp) {
+  __device__ void run(const int32_t* table, PositionRange range, int warp, int n_warps) {
     const int end_tile = (range.end + kTile - 1) / kTile;
     int tile = range.begin / kTile + warp;
     fetch(table, tile, end_tile, 0);
-    fetch(table, tile + kWarps, end_tile, 1);
-    for (int step = 0; tile < end_tile; ++step, tile += kWarps) {
+    fetch(table, tile + n_warps, end_tile, 1);
+    for (int step = 0; tile < end_tile; ++step, tile += n_warps) {
       const int at = layout.stage(step), first = tile * kTile;
       typename Rows::Scores s;
       wait_copies<3>();
@@ -153,7 +153,7 @@ struct PackedWarp {
       __syncwarp();  // the values are there, and all lanes have read the keys
       rows.add_values(operands_of(at + layout.k_bytes, call.v, range, first), call.v.head_dim, s);
       __syncwarp();  // all lanes have read this stage
-      fetch(table, tile + 2 * kWarps, end_tile, step);
+      fetch(table, tile + 2 * n_warps, end_tile, step);
     }
   }
 
@@ -176,84 +176,89 @@ struct PackedWarp {
   }
 };
 
-// Grid: x tokens, as many as a block has, y key-value head x part of its group, z split.
+// Grid: x token, y key-value head x part of its group, z split. Positions, sequences and tables are inputs of the step, there before
+// any of its kernels (fence.h).
 template <class Format, int kDim>
 __global__ void __launch_bounds__(kThreads, 3) attention_packed(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_next_begin();
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int split = static_cast<int>(blockIdx.z);
-  const int token0 = static_cast<int>(blockIdx.x) * packed_tokens(call.group),
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            n_warps = static_cast<int>(blockDim.x) / kWarp;
+  const int leader = static_cast<int>(blockIdx.x), split = static_cast<int>(blockIdx.z);
+  const int token0 = leader / packed_tokens(call.group) * packed_tokens(call.group),
             n_tokens = int_min(packed_tokens(call.group), call.n_tokens - token0);
+  const int32_t *sequences = call.sequences + token0, *positions = call.positions + token0;
+  if (!leads_sequence(sequences, leader - token0)) return wait_for_previous();
+  const int32_t sequence = sequences[leader - token0];
+  const PositionRange any =
+      call.in_part(seen_by_any(positions, sequences, n_tokens, sequence, call.window), sequence);
+  const PositionRange range = split_of(any, split, call.n_splits);
+  const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
+
   const int n_parts = (call.group + kPackedRows - 1) / kPackedRows;
   const int kv_head = static_cast<int>(blockIdx.y) / n_parts, part = static_cast<int>(blockIdx.y) % n_parts;
   const int head0 = kv_head * call.group + part * kPackedRows,
             n_heads = int_min(kPackedRows, call.group - part * kPackedRows);
-  int* const counter = call.counters ? call.counters + blockIdx.x * gridDim.y + blockIdx.y : nullptr;
+  const auto is_mine = [&](int row) {
+    return row < n_tokens * n_heads && call.sequences[token0 + row / n_heads] == sequence;
+  };
 
   const PackedMemory<Format, kDim> layout(call.k, call.v);
   PackedWarp<Format, kDim> work{call, layout, shared + warp * layout.size(), kv_head, {lane}};
-  const int n_rows = n_tokens * n_heads;
-  int tokens[2];
-  bool exist[2];
+  bool mine[2];
   const float* q[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = work.rows.row(r);
-    exist[r] = row < n_rows;
-    tokens[r] = token0 + (exist[r] ? row / n_heads : 0);
-    q[r] = call.q + (static_cast<int64_t>(tokens[r]) * call.n_head + head0 + row % n_heads) * call.k.head_dim;
+    mine[r] = is_mine(row);
+    const int token = mine[r] ? token0 + row / n_heads : leader;
+    q[r] = call.q + (static_cast<int64_t>(token) * call.n_head + head0 + row % n_heads) * call.k.head_dim;
+    // Rows that are not there see all: nothing is masked for them, and nobody reads what they add up.
+    const PositionRange seen = mine[r] ? call.in_part(seen_by(call.positions[token], call.window), sequence) : range;
+    work.rows.seen[r] = {int_max(seen.begin, range.begin), int_min(seen.end, range.end)};
   }
   work.clear_padding();
+  if (range.begin < range.end) prefetch_tiles<ReadF16, ReadF16>(call, table, range, kv_head, warp, n_warps, lane);  // of any dtype here
   wait_for_previous();
-  work.rows.start(q, exist, call.k.head_dim, call.scale);
-
-  const int32_t *sequences = call.sequences + token0, *positions = call.positions + token0;
-  for (int leader = 0; leader < n_tokens; ++leader) {
-    if (!leads_sequence(sequences, leader)) continue;
-    const int32_t sequence = sequences[leader];
-    const PositionRange any =
-        call.in_part(seen_by_any(positions, sequences, n_tokens, sequence, call.window), sequence);
-    const PositionRange range = split_of(any, split, call.n_splits);
-    if (range.begin >= range.end) continue;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool mine = exist[r] && call.sequences[tokens[r]] == sequence;
-      const PositionRange seen =
-          mine ? call.in_part(seen_by(call.positions[tokens[r]], call.window), sequence) : PositionRange{0, 0};
-      work.rows.seen[r] = {int_max(seen.begin, range.begin), int_min(seen.end, range.end)};
-    }
-    work.run(call.block_table + static_cast<int64_t>(sequence) * call.max_blocks, range, warp);
-  }
+  work.rows.start(q, mine, call.k.head_dim, call.scale);
+  if (range.begin < range.end) work.run(table, range, warp, n_warps);
   wait_copies<0>();
   __syncthreads();  // the tiles have been read: their memory takes the sums
   float* left = reinterpret_cast<float*>(shared);
   work.store(left + warp * left_floats(kPackedRows, call.v.head_dim));
   __syncthreads();
-  join_warps(call, left, kPackedRows, kWarps, n_rows,
-             [&](int row) { return call.partial(token0 + row / n_heads, head0 + row % n_heads, split); });
-  if (counter) merge_if_last(call, counter, left, token0, n_tokens, head0, n_heads);
+  join_warps(call, left, kPackedRows, n_warps, n_tokens * n_heads, [&](int row) {
+    return is_mine(row) ? call.partial(token0 + row / n_heads, head0 + row % n_heads, split) : -1;
+  });
+  if (!call.counters || !is_last_to_count(call.counters + blockIdx.x * gridDim.y + blockIdx.y, call.n_splits)) return;
+  for (int token = leader; token < token0 + n_tokens; ++token) {
+    if (call.sequences[token] != sequence) continue;
+    merge_heads(call, left, token, head0, n_heads);
+    __syncthreads();  // the next one uses the same memory
+  }
 }
 
 template <class Format, int kDim>
-AttentionKernel kernel_of(const AttentionCall& call) {
+AttentionKernel kernel_of(const AttentionCall& call, size_t shared_limit) {
   const int tiles = PackedMemory<Format, kDim>(call.k, call.v).size();
   const int left = left_floats(kPackedRows, call.v.head_dim) * static_cast<int>(sizeof(float));
-  return {attention_packed<Format, kDim>, kThreads, static_cast<size_t>(kWarps) * static_cast<size_t>(int_max(tiles, left)),
+  const int n_warps = warps_for_two_blocks(kThreads / kWarp, static_cast<size_t>(int_max(tiles, left)), shared_limit);
+  return {attention_packed<Format, kDim>, n_warps * kWarp, static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left)),
           kPackedRows};
 }
 
 template <class Format>
-AttentionKernel choose_dim(const AttentionCall& call) {
-  return int_max(call.k.head_dim, call.v.head_dim) <= 64 ? kernel_of<Format, 64>(call) : kernel_of<Format, 128>(call);
+AttentionKernel choose_dim(const AttentionCall& call, size_t shared_limit) {
+  return int_max(call.k.head_dim, call.v.head_dim) <= 64 ? kernel_of<Format, 64>(call, shared_limit)
+                                                         : kernel_of<Format, 128>(call, shared_limit);
 }
 
-AttentionKernel choose(const AttentionCall& call) {
+AttentionKernel choose(const AttentionCall& call, size_t shared_limit) {
   switch (call.k.dtype) {
-    case DType::F16: return choose_dim<CopiedRows<HalfOperands>>(call);
-    case DType::BF16: return choose_dim<CopiedRows<BFloatOperands>>(call);
-    case DType::Q8_0: return choose_dim<UnpackedRows<HalvesOfQ8_0>>(call);
-    case DType::Q4_0: return choose_dim<UnpackedRows<HalvesOfQ4_0>>(call);
+    case DType::F16: return choose_dim<CopiedRows<HalfOperands>>(call, shared_limit);
+    case DType::BF16: return choose_dim<CopiedRows<BFloatOperands>>(call, shared_limit);
+    case DType::Q8_0: return choose_dim<UnpackedRows<HalvesOfQ8_0>>(call, shared_limit);
+    case DType::Q4_0: return choose_dim<UnpackedRows<HalvesOfQ4_0>>(call, shared_limit);
     default: return {};
   }
 }
@@ -262,16 +267,16 @@ AttentionKernel choose(const AttentionCall& call) {
 
 AttentionKernel packed_kernel(const AttentionCall& call, size_t shared_limit) {
   const bool fits = int_max(call.k.head_dim, call.v.head_dim) <= 128 && call.k.head_dim % 8 == 0 && call.v.head_dim % 8 == 0;
-  // Values in the keys are read as keys.
-  if (!fits || call.block_size % kTile != 0 || call.k.dtype != call.v.dtype || call.k.data == call.v.data) return {};
-  const AttentionKernel chosen = choose(call);
+  const bool in_keys = call.v.half == Half::keys;
+  if (!fits || call.block_size % kTile != 0 || call.k.dtype != call.v.dtype || in_keys) return {};
+  const AttentionKernel chosen = choose(call, shared_limit);
   return chosen.shared_bytes + 64 <= shared_limit ? chosen : AttentionKernel{};  // a little is static
 }
 
 void launch_packed(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream) {
-  const int n_parts = (call.group + kPackedRows - 1) / kPackedRows, tokens = packed_tokens(call.group);
-  const dim3 grid(static_cast<unsigned>((call.n_tokens + tokens - 1) / tokens),
-                  static_cast<unsigned>(call.n_head_kv * n_parts), static_cast<unsigned>(call.n_splits));
+  const int n_parts = (call.group + kPackedRows - 1) / kPackedRows;
+  const dim3 grid(static_cast<unsigned>(call.n_tokens), static_cast<unsigned>(call.n_head_kv * n_parts),
+                  static_cast<unsigned>(call.n_splits));
   launch_overlapping(kernel.kernel, grid, kernel.n_threads, kernel.shared_bytes, stream, call);
 }
 
