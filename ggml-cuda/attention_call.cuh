@@ -99,11 +99,19 @@ __device__ inline float capped(float s, float softcap) {
   return softcap > 0.0f ? softcap * tanhf(s / softcap) : s;
 }
 
-// e^x to about 2 units in the last place for x near 0; 0 for -inf.
-__device__ inline float exp_of(float x) {
+// 2^x to about 2 units in the last place for x near 0; 0 for -inf.
+__device__ inline float power_of_2(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+inline constexpr float kLog2E = 1.4426950408889634f;
+__device__ inline float exp_of(float x) {
+  return power_of_2(x * kLog2E);
+}
+// e^(x - base), base being finite, in one operation less.
+__device__ inline float exp_of_difference(float x, float base) {
+  return power_of_2(fmaf(x, kLog2E, -base * kLog2E));
 }
 
 __device__ inline float sink_of(const AttentionCall& call, int head) {

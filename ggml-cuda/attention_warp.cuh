@@ -112,7 +112,7 @@ struct QueryWarp {
     for (int tile = 0; tile < kScoreTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[tile][i] = exp_of(s[tile][i] - base[i >> 1]);
+        s[tile][i] = exp_of_difference(s[tile][i], base[i >> 1]);
         sum[i >> 1] += s[tile][i];
       }
     }
@@ -127,22 +127,26 @@ struct QueryWarp {
 
   // Rows of weight 0 are finite too.
   __device__ void add_values(const Row* v, int head_dim, const Scores& s) {
+    constexpr int kSteps = kScoreTiles / 2;
     const Place at = value_row_of(lane);
+    uint32_t weights[kSteps][4];
 #pragma unroll
-    for (int step = 0; step < kScoreTiles / 2; ++step) {
-      uint32_t weights[4];
+    for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float* c = s[2 * step + weight_tile(r)] + weight_register(r);
-        weights[r] = Operands::pack(c[0], c[1]);
+        weights[step][r] = Operands::pack(c[0], c[1]);
       }
+    }
 #pragma unroll
-      for (int tile = 0; tile < kDim / 8; tile += 2) {
-        if (8 * tile >= head_dim) break;
+    for (int tile = 0; tile < kDim / 8; tile += 2) {
+      if (8 * tile >= head_dim) break;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
         uint32_t b[4];
         load_matrices_trans(b, &v[16 * step + at.row][8 * tile + at.col]);
-        Operands::multiply(o[tile], weights, b[0], b[1]);
-        Operands::multiply(o[tile + 1], weights, b[2], b[3]);
+        Operands::multiply(o[tile], weights[step], b[0], b[1]);
+        Operands::multiply(o[tile + 1], weights[step], b[2], b[3]);
       }
     }
   }

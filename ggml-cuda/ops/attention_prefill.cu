@@ -19,20 +19,32 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// Where the rows of two tiles are. Of caches of the operands' type: bytes in the pools.
+template <bool kNative, int kTile>
+struct TilePlaces {
+  int64_t k[2][kTile], v[2][kTile];
+};
+template <int kTile>
+struct TilePlaces<false, kTile> {
+  int block[2][kTile], offset[2][kTile];
+  int place[2][kTile];  // among the open blocks, or -1
+};
+
 // Head dims up to kDim; 16-bit elements.
-template <int kDim>
+template <int kDim, bool kNative>
 struct PrefillMemory {
-  static constexpr int kTile = kDim <= 128 ? 64 : 32;  // positions
+  static constexpr int kTile = kDim <= 128 ? 64 : 32;                            // positions
   static constexpr int kStride = QueryWarp<HalfOperands, kDim, kTile>::kStride;  // elements
   uint16_t k[2][kTile][kStride], v[2][kTile][kStride];
+  TilePlaces<kNative, kTile> places;
   int32_t positions[kQueryTile], sequences[kQueryTile];
 };
 
 // Key and value tiles of one sequence, from cache blocks to shared memory. kNative: both have the operands'
-// type.
+// type. What a tile's rows need of the block table, and the divisions for it, is found once a row, a tile ahead.
 template <class Operands, int kDim, bool kNative>
 struct TileLoader {
-  using Memory = PrefillMemory<kDim>;
+  using Memory = PrefillMemory<kDim, kNative>;
   const AttentionCall& call;
   Memory& memory;
   int kv_head;
@@ -45,51 +57,57 @@ struct TileLoader {
     }
   }
 
-  // A block of -1: zeros.
-  __device__ void put(uint16_t* to, const CachePool& pool, int block, int place, int offset,
-                      int chunk) const {
-    if (8 * chunk >= pool.head_dim) return;
-    uint4* target = reinterpret_cast<uint4*>(to + 8 * chunk);
-    if (block < 0) {
-      *target = {0, 0, 0, 0};  // of weight 0, and 0 times anything finite is 0
-      return;
-    }
+  // Finds the rows of positions first .. first + kTile - 1, for load() behind a barrier. Outside of the range the first row
+  // in it stands for others, which may hold anything, NaN too: they have weight 0, and 0 times anything finite is 0.
+  __device__ void find(const int32_t* table, PositionRange range, int first, int stage) const {
+    static_assert(Memory::kTile <= kThreads);
+    const int r = static_cast<int>(threadIdx.x);
+    if (r >= Memory::kTile) return;
+    const bool inside = first + r >= range.begin && first + r < range.end;
+    const int position = inside ? first + r : range.begin;
+    const int in_table = position / call.block_size, offset = position - in_table * call.block_size;
+    const int block = table[in_table];
     if constexpr (kNative) {
-      const int64_t row = call.row_in(pool, block, kv_head, offset);
-      copy_16_async(target, pool.row(row) + 16 * chunk);
+      memory.places.k[stage][r] = call.row_in(call.k, block, kv_head, offset) * call.k.row_bytes;
+      memory.places.v[stage][r] = call.row_in(call.v, block, kv_head, offset) * call.v.row_bytes;
     } else {
-      const RowAt row = row_at(call, pool, block, place, kv_head, offset);
-      if (row.dtype == Operands::kDType) return copy_16_async(target, row.from + 16 * chunk);
-      float x[8];
-      row.eight(chunk, x);
-      *target = {Operands::pack(x[0], x[1]), Operands::pack(x[2], x[3]), Operands::pack(x[4], x[5]),
-                 Operands::pack(x[6], x[7])};
+      memory.places.block[stage][r] = block;
+      memory.places.offset[stage][r] = offset;
+      memory.places.place[stage][r] = call.place_of(block);
     }
   }
 
-  // Loads positions first .. first + kTile - 1, zeros outside the range. Reads the block table a few rows
-  // ahead of the copies, so its loads overlap; few, because registers are.
-  __device__ void load(const int32_t* table, PositionRange range, int first, int stage) const {
+  // Eight columns of a row.
+  __device__ void put(uint16_t* to, const CachePool& pool, int block, int place, int offset, int chunk) const {
+    uint4* target = reinterpret_cast<uint4*>(to + 8 * chunk);
+    const RowAt row = row_at(call, pool, block, place, kv_head, offset);
+    if (row.dtype == Operands::kDType) return copy_16_async(target, row.from + 16 * chunk);
+    float x[8];
+    row.eight(chunk, x);
+    *target = {Operands::pack(x[0], x[1]), Operands::pack(x[2], x[3]), Operands::pack(x[4], x[5]),
+               Operands::pack(x[6], x[7])};
+  }
+
+  // Loads the tile that find() has found.
+  __device__ void load(int stage) const {
     constexpr int kChunks = kDim / 8, kRows = kThreads / kChunks;  // rows at a time
-    constexpr int kAhead = kDim == 64 ? 4 : kDim == 128 || kNative ? 2 : 1;
-    static_assert(Memory::kTile % (kAhead * kRows) == 0);
-    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-#pragma unroll 1
-    for (int row0 = static_cast<int>(threadIdx.x) / kChunks; row0 < Memory::kTile; row0 += kAhead * kRows) {
-      int blocks[kAhead], places[kAhead];
+    static_assert(Memory::kTile % kRows == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % kChunks, row0 = static_cast<int>(threadIdx.x) / kChunks;
+    const bool has_k = 8 * chunk < call.k.head_dim, has_v = 8 * chunk < call.v.head_dim;
+    if constexpr (kNative) {
+      const uint8_t *k = call.k.data + 16 * chunk, *v = call.v.data + 16 * chunk;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int position = first + row0 + i * kRows;
-        const bool inside = position >= range.begin && position < range.end;
-        blocks[i] = inside ? table[position / call.block_size] : -1;
+      for (int i = 0; i < Memory::kTile; i += kRows) {
+        if (has_k) copy_16_async(&memory.k[stage][i + row0][8 * chunk], k + memory.places.k[stage][i + row0]);
+        if (has_v) copy_16_async(&memory.v[stage][i + row0][8 * chunk], v + memory.places.v[stage][i + row0]);
       }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) places[i] = kNative || blocks[i] < 0 ? -1 : call.place_of(blocks[i]);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int r = row0 + i * kRows, offset = (first + r) % call.block_size;
-        put(memory.k[stage][r], call.k, blocks[i], places[i], offset, chunk);
-        put(memory.v[stage][r], call.v, blocks[i], places[i], offset, chunk);
+    } else {
+#pragma unroll 1
+      for (int r = row0; r < Memory::kTile; r += kRows) {
+        const int block = memory.places.block[stage][r], place = memory.places.place[stage][r],
+                  offset = memory.places.offset[stage][r];
+        if (has_k) put(memory.k[stage][r], call.k, block, place, offset, chunk);
+        if (has_v) put(memory.v[stage][r], call.v, block, place, offset, chunk);
       }
     }
     commit_copies();
@@ -97,9 +115,9 @@ struct TileLoader {
 };
 
 // The 16 query rows of a warp among those of the block.
-template <class Operands, int kDim>
+template <class Operands, int kDim, bool kNative>
 struct PrefillWarp {
-  using Memory = PrefillMemory<kDim>;
+  using Memory = PrefillMemory<kDim, kNative>;
   const AttentionCall& call;
   const Memory& memory;
   QueryWarp<Operands, kDim, Memory::kTile> rows;
@@ -179,7 +197,7 @@ struct PrefillWarp {
 template <class Operands, int kDim, bool kNative>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     attention_prefill(const __grid_constant__ AttentionCall call) {
-  using Memory = PrefillMemory<kDim>;
+  using Memory = PrefillMemory<kDim, kNative>;
   extern __shared__ __align__(16) uint8_t shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, kv_head = blockIdx.x;
@@ -195,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     memory.positions[i] = call.positions[token0 + i];
     memory.sequences[i] = call.sequences[token0 + i];
   }
-  PrefillWarp<Operands, kDim> work{call, memory, {lane}};
+  PrefillWarp<Operands, kDim, kNative> work{call, memory, {lane}};
 #pragma unroll
   for (int r = 0; r < 2; ++r) work.flat[r] = row0 + 16 * warp + work.rows.row(r);
   work.load_q(kv_head, n_rows);
@@ -218,11 +236,15 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     }
     const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
     int first = range.begin / Memory::kTile * Memory::kTile;
-    loader.load(table, range, first, 0);
+    loader.find(table, range, first, 0);
+    loader.find(table, range, first + Memory::kTile, 1);
+    __syncthreads();
+    loader.load(0);
     for (int stage = 0; first < range.end; first += Memory::kTile, stage ^= 1) {
       wait_copies<0>();
       __syncthreads();  // this tile has arrived, and all warps have read the other stage
-      if (first + Memory::kTile < range.end) loader.load(table, range, first + Memory::kTile, stage ^ 1);
+      if (first + Memory::kTile < range.end) loader.load(stage ^ 1);
+      if (first + 2 * Memory::kTile < range.end) loader.find(table, range, first + 2 * Memory::kTile, stage);
       work.attend(first, stage);
     }
     __syncthreads();  // all warps have read the last tile
@@ -232,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
 
 template <class Operands, int kDim, bool kNative>
 AttentionKernel kernel_of() {
-  return {attention_prefill<Operands, kDim, kNative>, kThreads, sizeof(PrefillMemory<kDim>)};
+  return {attention_prefill<Operands, kDim, kNative>, kThreads, sizeof(PrefillMemory<kDim, kNative>)};
 }
 
 template <class Operands, bool kNative>
