@@ -16,6 +16,7 @@
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
+#include "ggml-cuda/attention_fragments.h"
 #include "ggml-cuda/attention_index.h"
 #include "ggml-cuda/kivi_rows.h"
 #include "ggml-cuda/made_bytes.h"
@@ -124,6 +125,7 @@ struct AttentionKernel {
   int n_threads = 0;
   size_t shared_bytes = 0;
   int heads = 1;  // decode: query heads a block
+  int query_rows = kQueryTile;  // prefill: a block
 };
 
 // Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of
@@ -140,6 +142,8 @@ AttentionKernel packed_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_packed(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 // Prefill: any group and block size; caches that are BF16, or F16 and block types in any mixture.
 AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit);
+// Twice as many query rows a block, of caches that are F16 or BF16, where two such blocks fit on a multiprocessor.
+AttentionKernel wide_prefill_kernel(const AttentionCall& call, size_t shared_limit);
 void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream);
 // Values in the keys: any group and block size; keys up to 576 columns, values up to 512, multiples of eight; caches
 // that are F16, BF16, Q8_0 or Q4_0.

@@ -46,7 +46,7 @@ TANDEM_HD inline int weight_register(int r) {
   return 2 * (r & 1);
 }
 
-// The query rows of the prefill kernel: the heads of a key-value head, token after token.
+// The query rows of the prefill kernel: the heads of a key-value head, token after token. A tile has as many, or twice.
 inline constexpr int kQueryTile = 64;
 struct QueryRow {
   int token, head;  // head: within the group
@@ -54,8 +54,8 @@ struct QueryRow {
 TANDEM_HD inline QueryRow query_row(int flat, int group) {
   return {flat / group, flat % group};
 }
-inline int64_t query_tiles(int64_t n_tokens, int group) {
-  return (n_tokens * group + kQueryTile - 1) / kQueryTile;
+inline int64_t query_tiles(int64_t n_tokens, int group, int n_rows = kQueryTile) {
+  return (n_tokens * group + n_rows - 1) / n_rows;
 }
 
 // Returns the union of the positions seen by those of tokens [0, n) of a tile that belong to `sequence`.

@@ -40,6 +40,7 @@ class CacheAttention {
   struct Way {
     Kind kind;
     int n_splits;
+    bool is_wide = false;  // prefill: of twice the rows
   };
   Way way_of(int64_t n_tokens) const;
   Way decode_way(int64_t n_tokens) const;
@@ -49,7 +50,7 @@ class CacheAttention {
 
   AttentionCall call_{};
   bool is_packed_ = false;  // of steps of few tokens
-  AttentionKernel decode_, packed_, prefill_, latent_;  // empty: does not support these shapes
+  AttentionKernel decode_, packed_, prefill_, wide_prefill_, latent_;  // empty: does not support these shapes
   int n_multiprocessors_;
   int64_t max_positions_ = 0;  // of a sequence
   int64_t n_few_tokens_ = 0;   // one token per sequence counts as few, for any number of sequences

@@ -45,6 +45,7 @@ bool packed_wanted() {
 }
 
 constexpr int64_t kFewTokens = 4;
+constexpr int64_t kWideTiles = 2;        // the least number of whole tiles of twice the rows, which fewer would leave half empty
 constexpr int kPrefillMinSplit = 256;  // positions: several tiles, to be worth merging
 
 class CompiledAttention final : public CompiledOp {
@@ -142,7 +143,7 @@ void CacheAttention::launch(const AttentionTensors& tensors, const LaunchContext
   switch (way.kind) {
     case Kind::decode: launch_decode(decode_, call, context.stream); break;
     case Kind::packed: launch_packed(packed_, call, context.stream); break;
-    case Kind::prefill: launch_prefill(prefill_, call, context.stream); break;
+    case Kind::prefill: launch_prefill(way.is_wide ? wide_prefill_ : prefill_, call, context.stream); break;
     case Kind::latent: launch_latent(latent_, call, context.stream); break;
     case Kind::simple: launch_simple(call, context.stream); break;
   }
@@ -184,8 +185,10 @@ CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
   }
   if (decode_.kernel && (few || !prefill_.kernel)) return decode_way(n_tokens);
   if (prefill_.kernel) {
-    const int64_t n_slots = query_tiles(n_tokens, call_.group) * call_.n_head_kv;
-    return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit)};
+    const bool is_wide = wide_prefill_.kernel && n_tokens * call_.group >= kWideTiles * wide_prefill_.query_rows;
+    const int rows = is_wide ? wide_prefill_.query_rows : prefill_.query_rows;
+    const int64_t n_slots = query_tiles(n_tokens, call_.group, rows) * call_.n_head_kv;
+    return {Kind::prefill, split_count(n_multiprocessors_, n_slots, max_positions_, kPrefillMinSplit), is_wide};
   }
   if (latent_.kernel) {
     const int64_t n_slots = n_tokens * call_.n_head_kv * ceil_div(call_.group, latent_.heads);
@@ -210,9 +213,10 @@ void CacheAttention::choose_kernels(const CompileContext& context, bool values_i
   packed_ = packed_kernel(call_, limit);
   is_packed_ = packed_.kernel && (!decode_.kernel || packed_wanted());
   prefill_ = prefill_kernel(call_, limit);
+  wide_prefill_ = wide_prefill_kernel(call_, limit);
   if (values_in_keys && !decode_.kernel && !prefill_.kernel) latent_ = latent_kernel(call_, limit);
   if (context.segment.addresses.empty()) return;  // no GPU present
-  for (const AttentionKernel* kernel : {&decode_, &packed_, &prefill_, &latent_}) allow_shared(*kernel, limit);
+  for (const AttentionKernel* kernel : {&decode_, &packed_, &prefill_, &wide_prefill_, &latent_}) allow_shared(*kernel, limit);
 }
 
 void allow_shared(const AttentionKernel& kernel, size_t limit) {

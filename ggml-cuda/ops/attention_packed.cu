@@ -167,7 +167,7 @@ struct PackedWarp {
       for (int tile = 0; tile < kDim / 8; ++tile) {
         if (8 * tile >= call.v.head_dim) break;
         float2* two = reinterpret_cast<float2*>(to + row * call.v.head_dim + 8 * tile + place_in_c(rows.lane, 0).col);
-        *two = {rows.o[tile][2 * r], rows.o[tile][2 * r + 1]};
+        *two = {rows.o[0][tile][2 * r], rows.o[0][tile][2 * r + 1]};
       }
       if (rows.lane % 4 != 0) continue;
       to[kPackedRows * call.v.head_dim + row] = rows.max[r];

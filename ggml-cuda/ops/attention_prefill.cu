@@ -1,9 +1,9 @@
 // Attention of many tokens on tensor cores: flash attention (arXiv:2205.14135, 2307.08691) over the block
 // cache.
 //
-// Layout: a block of 4 warps has 64 query rows (the query heads of one key-value head, token after token) and
-// one split of the positions that they see; a warp has 16 rows, in registers as f16 or bf16 operands of
-// mma.m16n8k16, with the running sums. Tiles of 64 positions (32 for heads over 128) go from the cache blocks
+// Layout: a block of 4 warps has 64 or 128 query rows (the query heads of one key-value head, token after token) and
+// one split of the positions that they see; a warp has 16 or 32 rows as f16 or bf16 operands of mma.m16n8k16, with the running
+// sums in registers. What a warp reads of a tile from shared memory, which bounds 16 rows a warp, serves 32 rows. Tiles of 64 positions (32 for heads over 128) go from the cache blocks
 // to shared memory, two deep: cp.async where the cache has the operands' type, through registers where it is
 // quantized. Rows of 16-byte padded stride let ldmatrix read without bank conflicts. Tokens of several
 // sequences in a tile are served one sequence after the other, each with the other rows masked.
@@ -20,9 +20,12 @@ namespace {
 constexpr int kThreads = 128;
 
 // Where the rows of two tiles are. Of caches of the operands' type: bytes in the pools.
+struct alignas(16) BytePlaces {
+  int64_t k, v;
+};
 template <bool kNative, int kTile>
 struct TilePlaces {
-  int64_t k[2][kTile], v[2][kTile];
+  BytePlaces row[2][kTile];
 };
 template <int kTile>
 struct TilePlaces<false, kTile> {
@@ -31,20 +34,23 @@ struct TilePlaces<false, kTile> {
 };
 
 // Head dims up to kDim; 16-bit elements.
-template <int kDim, bool kNative>
+template <int kDim, bool kNative, int kParts>
 struct PrefillMemory {
-  static constexpr int kTile = kDim <= 128 ? 64 : 32;                            // positions
-  static constexpr int kStride = QueryWarp<HalfOperands, kDim, kTile>::kStride;  // elements
+  static constexpr int kTile = kDim <= 128 ? 64 : 32;  // positions
+  static constexpr int kRows = kQueryTile * kParts;    // queries
+  using Warp = QueryWarp<HalfOperands, kDim, kTile, kParts>;
+  static constexpr int kStride = Warp::kStride;  // elements
   uint16_t k[2][kTile][kStride], v[2][kTile][kStride];
   TilePlaces<kNative, kTile> places;
-  int32_t positions[kQueryTile], sequences[kQueryTile];
+  int32_t positions[kRows], sequences[kRows];
+  uint4 q[kThreads / kWarp][Warp::kStoredBytes / 16 + 1];  // one more, because an array is not empty
 };
 
 // Key and value tiles of one sequence, from cache blocks to shared memory. kNative: both have the operands'
 // type. What a tile's rows need of the block table, and the divisions for it, is found once a row, a tile ahead.
-template <class Operands, int kDim, bool kNative>
+template <class Operands, int kDim, bool kNative, int kParts>
 struct TileLoader {
-  using Memory = PrefillMemory<kDim, kNative>;
+  using Memory = PrefillMemory<kDim, kNative, kParts>;
   const AttentionCall& call;
   Memory& memory;
   int kv_head;
@@ -68,8 +74,8 @@ struct TileLoader {
     const int in_table = position / call.block_size, offset = position - in_table * call.block_size;
     const int block = table[in_table];
     if constexpr (kNative) {
-      memory.places.k[stage][r] = call.row_in(call.k, block, kv_head, offset) * call.k.row_bytes;
-      memory.places.v[stage][r] = call.row_in(call.v, block, kv_head, offset) * call.v.row_bytes;
+      memory.places.row[stage][r] = {call.row_in(call.k, block, kv_head, offset) * call.k.row_bytes,
+                                     call.row_in(call.v, block, kv_head, offset) * call.v.row_bytes};
     } else {
       memory.places.block[stage][r] = block;
       memory.places.offset[stage][r] = offset;
@@ -98,8 +104,9 @@ struct TileLoader {
       const uint8_t *k = call.k.data + 16 * chunk, *v = call.v.data + 16 * chunk;
 #pragma unroll
       for (int i = 0; i < Memory::kTile; i += kRows) {
-        if (has_k) copy_16_async(&memory.k[stage][i + row0][8 * chunk], k + memory.places.k[stage][i + row0]);
-        if (has_v) copy_16_async(&memory.v[stage][i + row0][8 * chunk], v + memory.places.v[stage][i + row0]);
+        const BytePlaces place = memory.places.row[stage][i + row0];
+        if (has_k) copy_16_async(&memory.k[stage][i + row0][8 * chunk], k + place.k);
+        if (has_v) copy_16_async(&memory.v[stage][i + row0][8 * chunk], v + place.v);
       }
     } else {
 #pragma unroll 1
@@ -114,22 +121,24 @@ struct TileLoader {
   }
 };
 
-// The 16 query rows of a warp among those of the block.
-template <class Operands, int kDim, bool kNative>
+// The query rows of a warp among those of the block.
+template <class Operands, int kDim, bool kNative, int kParts>
 struct PrefillWarp {
-  using Memory = PrefillMemory<kDim, kNative>;
+  using Memory = PrefillMemory<kDim, kNative, kParts>;
   const AttentionCall& call;
   const Memory& memory;
-  QueryWarp<Operands, kDim, Memory::kTile> rows;
-  int flat[2];  // of this lane's rows; past the end for rows that are not there
+  using Rows = QueryWarp<Operands, kDim, Memory::kTile, kParts>;
+  Rows rows;
+  int flat[Rows::kLaneRows];  // of this lane's rows; past the end for rows that are not there
 
   __device__ bool exists(int r, int n_rows) const { return flat[r] < n_rows; }
 
   __device__ void load_q(int kv_head, int n_rows) {
-    const float* from[2];
-    const bool exist[2] = {exists(0, n_rows), exists(1, n_rows)};
+    const float* from[Rows::kLaneRows];
+    bool exist[Rows::kLaneRows];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < Rows::kLaneRows; ++r) {
+      exist[r] = exists(r, n_rows);
       const QueryRow row = query_row(exist[r] ? flat[r] : 0, call.group);
       const int64_t head = static_cast<int64_t>(row.token) * call.n_head + kv_head * call.group + row.head;
       from[r] = call.q + head * call.k.head_dim;
@@ -140,11 +149,11 @@ struct PrefillWarp {
   // Processes one tile of positions; warps that see none of it have only waited for it.
   __device__ void attend(int first, int stage) {
     const int end = first + Memory::kTile;
-    const PositionRange(&seen)[2] = rows.seen;
-    const bool sees =
-        (first < seen[0].end && end > seen[0].begin) || (first < seen[1].end && end > seen[1].begin);
+    bool sees = false;
+#pragma unroll
+    for (const PositionRange& seen : rows.seen) sees |= first < seen.end && end > seen.begin;
     if (!__any_sync(kAllLanes, sees)) return;
-    typename decltype(rows)::Scores s;
+    typename Rows::Scores s;
     rows.scores(memory.k[stage], call.k.head_dim, s);
     rows.cap_and_mask(call.softcap, first, s);
     rows.soften(s);
@@ -155,7 +164,7 @@ struct PrefillWarp {
   __device__ void store(int kv_head, int n_rows, int split) {
     rows.add_up();
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < Rows::kLaneRows; ++r) {
       if (!exists(r, n_rows)) continue;
       const float max = rows.max[r], sum = rows.sum[r];
       const QueryRow row = query_row(flat[r], call.group);
@@ -181,7 +190,8 @@ struct PrefillWarp {
       for (int tile = 0; tile < kDim / 8; ++tile) {
         const int col = 8 * tile + place_in_c(rows.lane, 0).col;
         if (8 * tile >= call.v.head_dim) break;
-        const float2 two{rows.o[tile][2 * r] * factor, rows.o[tile][2 * r + 1] * factor};
+        const float(&c)[4] = rows.o[r / 2][tile];
+        const float2 two{c[2 * (r % 2)] * factor, c[2 * (r % 2) + 1] * factor};
         if (call.y_cols % 2 == 0) {
           *reinterpret_cast<float2*>(target + col) = two;
         } else {  // a logarithm for each of an odd number of heads: every other row begins between two
@@ -194,28 +204,29 @@ struct PrefillWarp {
 };
 
 // Grid: x key-value head, y tile of query rows (the last first: they see most), z split.
-template <class Operands, int kDim, bool kNative>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
+template <class Operands, int kDim, bool kNative, int kParts>
+__global__ void __launch_bounds__(kThreads, kDim * kParts <= 128 ? 3 : 2)
     attention_prefill(const __grid_constant__ AttentionCall call) {
-  using Memory = PrefillMemory<kDim, kNative>;
+  using Memory = PrefillMemory<kDim, kNative, kParts>;
   extern __shared__ __align__(16) uint8_t shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, kv_head = blockIdx.x;
   const int n_rows = call.n_tokens * call.group;
-  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueryTile;
-  const int row_last = int_min(row0 + kQueryTile, n_rows) - 1;
+  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Memory::kRows;
+  const int row_last = int_min(row0 + Memory::kRows, n_rows) - 1;
   const int token0 = query_row(row0, call.group).token,
             n_tokens = query_row(row_last, call.group).token - token0 + 1;
 
-  const TileLoader<Operands, kDim, kNative> loader{call, memory, kv_head};
+  const TileLoader<Operands, kDim, kNative, kParts> loader{call, memory, kv_head};
   loader.clear_padding();
   for (int i = threadIdx.x; i < n_tokens; i += kThreads) {
     memory.positions[i] = call.positions[token0 + i];
     memory.sequences[i] = call.sequences[token0 + i];
   }
-  PrefillWarp<Operands, kDim, kNative> work{call, memory, {lane}};
+  using Warp = PrefillWarp<Operands, kDim, kNative, kParts>;
+  Warp work{call, memory, {lane, memory.q[warp]}};
 #pragma unroll
-  for (int r = 0; r < 2; ++r) work.flat[r] = row0 + 16 * warp + work.rows.row(r);
+  for (int r = 0; r < Warp::Rows::kLaneRows; ++r) work.flat[r] = row0 + Warp::Rows::kRows * warp + work.rows.row(r);
   work.load_q(kv_head, n_rows);
   __syncthreads();
 
@@ -227,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
     const PositionRange range = split_of(any, blockIdx.z, call.n_splits);
     if (range.begin >= range.end) continue;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < Warp::Rows::kLaneRows; ++r) {
       const int i = work.exists(r, n_rows) ? query_row(work.flat[r], call.group).token - token0 : 0;
       const bool mine = work.exists(r, n_rows) && memory.sequences[i] == sequence;
       PositionRange& seen = work.rows.seen[r];
@@ -252,9 +263,10 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 3 : 2)
   work.store(kv_head, n_rows, blockIdx.z);
 }
 
-template <class Operands, int kDim, bool kNative>
+template <class Operands, int kDim, bool kNative, int kParts = 1>
 AttentionKernel kernel_of() {
-  return {attention_prefill<Operands, kDim, kNative>, kThreads, sizeof(PrefillMemory<kDim, kNative>)};
+  using Memory = PrefillMemory<kDim, kNative, kParts>;
+  return {attention_prefill<Operands, kDim, kNative, kParts>, kThreads, sizeof(Memory), 1, Memory::kRows};
 }
 
 template <class Operands, bool kNative>
@@ -281,9 +293,20 @@ AttentionKernel prefill_kernel(const AttentionCall& call, size_t shared_limit) {
   return chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
 }
 
+AttentionKernel wide_prefill_kernel(const AttentionCall& call, size_t shared_limit) {
+  const int most = int_max(call.k.head_dim, call.v.head_dim);
+  if (!prefill_kernel(call, shared_limit).kernel || most > 128 || call.k.dtype != call.v.dtype) return {};
+  AttentionKernel chosen;
+  if (call.k.dtype == DType::F16)
+    chosen = most <= 64 ? kernel_of<HalfOperands, 64, true, 2>() : kernel_of<HalfOperands, 128, true, 2>();
+  if (call.k.dtype == DType::BF16)
+    chosen = most <= 64 ? kernel_of<BFloatOperands, 64, true, 2>() : kernel_of<BFloatOperands, 128, true, 2>();
+  return 2 * chosen.shared_bytes <= shared_limit ? chosen : AttentionKernel{};
+}
+
 void launch_prefill(const AttentionKernel& kernel, const AttentionCall& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(call.n_head_kv),
-                  static_cast<unsigned>(query_tiles(call.n_tokens, call.group)),
+                  static_cast<unsigned>(query_tiles(call.n_tokens, call.group, kernel.query_rows)),
                   static_cast<unsigned>(call.n_splits));
   kernel.kernel<<<grid, kernel.n_threads, kernel.shared_bytes, stream>>>(call);
   check_launch("attention_prefill");

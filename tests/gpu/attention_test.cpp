@@ -199,6 +199,29 @@ TEST_F(GpuAttention, WindowSoftcapAndSinks) {
   }
 }
 
+// Enough query rows for blocks of 128, the last of which are not full.
+TEST_F(GpuAttention, PromptsOfManyRows) {
+  for (const DType dtype : {DType::F16, DType::BF16, DType::Q8_0}) {
+    for (const int64_t head_dim : {128, 64, 72, 120, 8}) {
+      if (head_dim % dtype_info(dtype).block_elements != 0) continue;
+      AttentionCase c;
+      c.k_dtype = c.v_dtype = dtype;
+      c.head_dim_k = head_dim;
+      c.head_dim_v = random_.below(2) ? head_dim : 64;
+      c.n_head_kv = 1;
+      c.n_head = 1 + random_.below(5);
+      c.block_size = random_.below(2) ? 48 : 32;
+      c.window = random_.below(3) ? 0 : 40;
+      c.softcap = random_.below(3) ? 0.0f : 20.0f;
+      c.sinks = random_.below(2) != 0;
+      const int64_t n = 257 / c.n_head + 1 + random_.below(90);
+      c.lengths = {n + random_.below(200), 60};
+      c.n_queries = {n, 1 + random_.below(50)};
+      check(c);
+    }
+  }
+}
+
 TEST_F(GpuAttention, SeveralSequencesAtOnce) {
   for (int64_t block_size : {8, 16, 32, 64}) {
     AttentionCase c;
