@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 
 #include "ggml-cuda/portable.h"
 #include "gguf/blocks.h"
@@ -174,6 +175,15 @@ TANDEM_HD inline float read_one(DType dtype, const uint8_t* row, int i) {
 
 // ---- rows as pairs of half floats, the first in the low half: each element's product is rounded once
 
+// op of both halves, on the host.
+template <class Op>
+inline uint32_t each_half(uint32_t a, uint32_t b, const Op& op) {
+  const auto half = [&](int i) {
+    const float x = fp16_to_fp32(static_cast<fp16_t>(a >> 16 * i)), y = fp16_to_fp32(static_cast<fp16_t>(b >> 16 * i));
+    return static_cast<uint32_t>(fp32_to_fp16(op(x, y)));
+  };
+  return half(0) | half(1) << 16;
+}
 // a - b and a * b of both halves.
 TANDEM_HD inline uint32_t sub_halves(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
@@ -181,10 +191,7 @@ TANDEM_HD inline uint32_t sub_halves(uint32_t a, uint32_t b) {
   asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 #else
-  const auto half = [&](int i) {
-    return static_cast<uint32_t>(fp32_to_fp16(fp16_to_fp32(static_cast<fp16_t>(a >> 16 * i)) - fp16_to_fp32(static_cast<fp16_t>(b >> 16 * i))));
-  };
-  return half(0) | half(1) << 16;
+  return each_half(a, b, std::minus<float>());
 #endif
 }
 TANDEM_HD inline uint32_t mul_halves(uint32_t a, uint32_t b) {
@@ -193,10 +200,7 @@ TANDEM_HD inline uint32_t mul_halves(uint32_t a, uint32_t b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 #else
-  const auto half = [&](int i) {
-    return static_cast<uint32_t>(fp32_to_fp16(fp16_to_fp32(static_cast<fp16_t>(a >> 16 * i)) * fp16_to_fp32(static_cast<fp16_t>(b >> 16 * i))));
-  };
-  return half(0) | half(1) << 16;
+  return each_half(a, b, std::multiplies<float>());
 #endif
 }
 // One instruction, which the compiler does not find.

@@ -63,23 +63,31 @@ struct TileLoader {
     }
   }
 
-  // Finds the rows of positions first .. first + kTile - 1, for load() behind a barrier. Outside of the range the first row
-  // in it stands for others, which may hold anything, NaN too: they have weight 0, and 0 times anything finite is 0.
-  __device__ void find(const int32_t* table, PositionRange range, int first, int stage) const {
-    static_assert(Memory::kTile <= kThreads);
-    const int r = static_cast<int>(threadIdx.x);
-    if (r >= Memory::kTile) return;
+  // The places of the rows of positions first .. first + kTile - 1 are found in two steps, so that nobody waits for the block table:
+  // look_up() asks it, and put_places() leaves them for load() behind a barrier. Outside of the range the first row in it
+  // stands for others, which may hold anything, NaN too: they have weight 0, and 0 times anything finite is 0.
+  struct Found {
+    int block, offset;  // of the thread's row, if it has one
+  };
+  static constexpr int kThreadsARow = kThreads / Memory::kTile;  // every so many threads have a row: all warps have as many
+  __device__ Found look_up(const int32_t* table, PositionRange range, int first) const {
+    static_assert(kThreads % Memory::kTile == 0);
+    const int r = static_cast<int>(threadIdx.x) / kThreadsARow;
     const bool inside = first + r >= range.begin && first + r < range.end;
     const int position = inside ? first + r : range.begin;
-    const int in_table = position / call.block_size, offset = position - in_table * call.block_size;
-    const int block = table[in_table];
+    const int in_table = position / call.block_size;
+    return {table[in_table], position - in_table * call.block_size};
+  }
+  __device__ void put_places(const Found& found, int stage) const {
+    const int r = static_cast<int>(threadIdx.x) / kThreadsARow;
+    if (static_cast<int>(threadIdx.x) % kThreadsARow != 0) return;
     if constexpr (kNative) {
-      memory.places.row[stage][r] = {call.row_in(call.k, block, kv_head, offset) * call.k.row_bytes,
-                                     call.row_in(call.v, block, kv_head, offset) * call.v.row_bytes};
+      memory.places.row[stage][r] = {call.row_in(call.k, found.block, kv_head, found.offset) * call.k.row_bytes,
+                                     call.row_in(call.v, found.block, kv_head, found.offset) * call.v.row_bytes};
     } else {
-      memory.places.block[stage][r] = block;
-      memory.places.offset[stage][r] = offset;
-      memory.places.place[stage][r] = call.place_of(block);
+      memory.places.block[stage][r] = found.block;
+      memory.places.offset[stage][r] = found.offset;
+      memory.places.place[stage][r] = call.place_of(found.block);
     }
   }
 
@@ -94,7 +102,7 @@ struct TileLoader {
                Operands::pack(x[6], x[7])};
   }
 
-  // Loads the tile that find() has found.
+  // Loads the tile whose places are there.
   __device__ void load(int stage) const {
     constexpr int kChunks = kDim / 8, kRows = kThreads / kChunks;  // rows at a time
     static_assert(Memory::kTile % kRows == 0);
@@ -247,16 +255,17 @@ __global__ void __launch_bounds__(kThreads, kDim * kParts <= 128 ? 3 : 2)
     }
     const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
     int first = range.begin / Memory::kTile * Memory::kTile;
-    loader.find(table, range, first, 0);
-    loader.find(table, range, first + Memory::kTile, 1);
+    loader.put_places(loader.look_up(table, range, first), 0);
+    loader.put_places(loader.look_up(table, range, first + Memory::kTile), 1);
     __syncthreads();
     loader.load(0);
     for (int stage = 0; first < range.end; first += Memory::kTile, stage ^= 1) {
       wait_copies<0>();
       __syncthreads();  // this tile has arrived, and all warps have read the other stage
       if (first + Memory::kTile < range.end) loader.load(stage ^ 1);
-      if (first + 2 * Memory::kTile < range.end) loader.find(table, range, first + 2 * Memory::kTile, stage);
+      const auto found = loader.look_up(table, range, first + 2 * Memory::kTile);
       work.attend(first, stage);
+      loader.put_places(found, stage);  // of two tiles further; this one's have been read before the barrier
     }
     __syncthreads();  // all warps have read the last tile
   }
