@@ -41,7 +41,7 @@ class GpuAttentionParts : public GpuTest {
         }
       }
     }
-    EXPECT_LT(relative_error(sums, expected), c.all_f32() ? kF32 : kRounded);
+    EXPECT_LT(relative_error(sums, expected), c.tolerance());
   }
 
   // Both parts merged in one graph, against the CPU's attention over the whole.
@@ -65,7 +65,7 @@ class GpuAttentionParts : public GpuTest {
     ASSERT_EQ(parts.why_unsupported(*device_), "");
     const StepShape shape{c.n_tokens(), 1};
     EXPECT_LT(relative_error(parts.run(*device_, shape).front().values, whole.reference(shape).values),
-              c.all_f32() ? kF32 : kRounded);
+              c.tolerance());
   }
 
   void check(const AttentionCase& c) {

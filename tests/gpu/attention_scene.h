@@ -31,6 +31,11 @@ struct AttentionCase {
   }
   bool is_grouped() const { return is_kivi(k_dtype) || is_kivi(v_dtype); }
   bool all_f32() const { return k_dtype == DType::F32 && (values_in_keys || v_dtype == DType::F32); }
+  // Of results. Queries and weights are rounded to the operands of tensor cores: BF16 has three bits less.
+  double tolerance() const {
+    if (all_f32()) return kF32;
+    return k_dtype == DType::BF16 || v_dtype == DType::BF16 ? 4 * kRounded : kRounded;
+  }
   int64_t n_heads(bool of_keys) const { return of_keys ? n_head_kv * n_key_sets : n_head_kv; }  // cached
   int64_t cached_values() const { return values_in_keys ? 0 : head_dim_v; }  // columns of the value pool
 

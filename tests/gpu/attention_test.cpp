@@ -14,7 +14,7 @@ class GpuAttention : public GpuTest {
     op.builder.set_layer(0);
     op.finish(op.builder.attention(op.activation(c.n_head * c.head_dim_k, 2.0f), c.op(),
                                    c.sinks ? op.vector(random_.normals(c.n_head, 2.0f)) : nullptr));
-    op.expect_match(*device_, {c.n_tokens(), 1}, c.all_f32() ? kF32 : kRounded);
+    op.expect_match(*device_, {c.n_tokens(), 1}, c.tolerance());
   }
 };
 
