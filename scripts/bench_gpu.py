@@ -59,13 +59,13 @@ def both(name, options, depth=0):
 
 # The last words of a name, and what they are in the environment.
 CHAINS = {"in chains": "TANDEM_CUDA_CHAINS=1", "without chains": "TANDEM_CUDA_CHAINS=0"}
-ATTENTION = {"attention on tensor cores": "TANDEM_CUDA_ATTENTION=packed", "attention in floats": "TANDEM_CUDA_ATTENTION=floats"}
+ATTENTION = {"on tensor cores": "TANDEM_CUDA_ATTENTION=packed", "in floats": "TANDEM_CUDA_ATTENTION=floats"}
 
 # Of each section the commands: (name, options of `tandem bench`).
 SECTIONS = {
     "decode": [("all on the GPU", decode([0, 4096, 16384], ALL))],
     "chains": [(f"all on the GPU, {how}", decode([0, 4096, 16384], ALL)) for how in (*CHAINS, *CHAINS)],
-    "attention": [(f"all on the GPU, cache of {cache}, {how}", decode([4096, 16384], [*ALL, "-ctk", cache, "-ctv", cache], 64))
+    "attention": [(f"cache of {cache}, {how}", decode([4096, 16384], [*ALL, "-ctk", cache, "-ctv", cache], 64))
                   for cache in ("f16", "q8_0", "q4_0") for how in (*ATTENTION, *ATTENTION)],
     "prefill": [("all on the GPU", prefill([512, 2048], ["-ub", 512, *ALL])),
                 ("all on the GPU", prefill([2048, 4096], ["-ub", 2048, *ALL])),
@@ -89,7 +89,7 @@ SECTIONS = {
              ("all on the GPU, cache q8_0", decode([16384, 65536], [*ALL, "-ctk", "q8_0", "-ctv", "q8_0"], 32))],
 }
 OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, in chains", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
-WIDTHS = (8, 8, 33, 15, 6, 9, 8, 22, 7)
+WIDTHS = (9, 8, 33, 15, 6, 9, 8, 22, 7)
 HEADER = ("section", "type", "placement", "test", "ubatch", "t/s", "± t/s", "share of", "GiB GPU")
 
 
