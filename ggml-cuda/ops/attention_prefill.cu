@@ -47,7 +47,7 @@ struct PrefillMemory {
 };
 
 // Key and value tiles of one sequence, from cache blocks to shared memory. kNative: both have the operands'
-// type. What a tile's rows need of the block table, and the divisions for it, is found once a row, a tile ahead.
+// type. What a tile's rows need of the block table, and the divisions for it, is found once a row, two tiles ahead.
 template <class Operands, int kDim, bool kNative, int kParts>
 struct TileLoader {
   using Memory = PrefillMemory<kDim, kNative, kParts>;
