@@ -126,6 +126,7 @@ struct AttentionKernel {
   size_t shared_bytes = 0;
   int heads = 1;  // decode: query heads a block
   int query_rows = kQueryTile;  // prefill: a block
+  int n_resident = 2;           // packed: blocks that a multiprocessor has room for
 };
 
 // Decode: any group; head dims up to 256 that are multiples of eight, block sizes that are multiples of

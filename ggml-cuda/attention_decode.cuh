@@ -13,6 +13,7 @@
 #pragma once
 
 #include "ggml-cuda/attention_rows.cuh"
+#include "ggml-cuda/ordering.cuh"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
@@ -287,48 +288,97 @@ __host__ __device__ inline int left_floats(int heads, int head_dim_v) {
   return (heads * (head_dim_v + 2) + 3) / 4 * 4;
 }
 
-// Merges the warps' sums of n rows of heads into the split's, in warp order. `left`: of each warp acc [n_room, head_dim_v], max
-// [n_room], sum [n_room], padded to left_floats(). partial_of(row): where the row's partial result is, or -1 for none.
+// What the warps of a block have stored of their rows: of each warp acc [n_room, head_dim_v], max [n_room], sum [n_room], padded to
+// left_floats(). A row's maximum is over all of them, or more.
+struct WarpSums {
+  const float* left;
+  int n_room, n_warps, n_cols;
+
+  __device__ const float* of(int warp) const { return left + warp * left_floats(n_room, n_cols); }
+  __device__ float max(int warp, int row) const { return of(warp)[n_room * n_cols + row]; }
+  __device__ float sum(int warp, int row) const { return of(warp)[n_room * (n_cols + 1) + row]; }
+  __device__ float max_of_all(int row) const {
+    float m = -INFINITY;
+    for (int w = 0; w < n_warps; ++w) m = fmaxf(m, max(w, row));
+    return m;
+  }
+  // Adds kColumns columns of a row to `values`, weighted, in the order of the warps; returns the weighted sum. m: finite.
+  template <int kColumns>
+  __device__ float add(int row, int column, float m, float (&values)[kColumns]) const {
+    float total = 0.0f;
+    for (int w = 0; w < n_warps; ++w) {
+      const float weight = merge_weight(max(w, row), sum(w, row), m);
+      if (weight == 0.0f) continue;
+      total += weight * sum(w, row);
+      const float4* from = reinterpret_cast<const float4*>(of(w) + row * n_cols + column);
+#pragma unroll
+      for (int i = 0; i < kColumns; i += 4) {
+        const float4 four = from[i / 4];
+        values[i] += weight * four.x, values[i + 1] += weight * four.y;
+        values[i + 2] += weight * four.z, values[i + 3] += weight * four.w;
+      }
+    }
+    return total;
+  }
+};
+
+// Merges the warps' sums of n rows into the split's, a warp a row. partial_of(row): where the row's partial result is, or -1 for
+// none. All threads call it.
 template <class PartialOf>
-__device__ inline void join_warps(const AttentionCall& call, const float* left, int n_room, int n_warps, int n,
-                                  const PartialOf& partial_of) {
-  const int n_cols = call.v.head_dim, stride = left_floats(n_room, n_cols);
-  for (int i = static_cast<int>(threadIdx.x); i < n * n_cols; i += static_cast<int>(blockDim.x)) {
-    const int row = i / n_cols;
+__device__ inline void join_warps(const AttentionCall& call, const WarpSums& sums, int n, const PartialOf& partial_of) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int row = warp; row < n; row += static_cast<int>(blockDim.x) / kWarp) {
     const int64_t to = partial_of(row);
     if (to < 0) continue;
-    const float* maxima = left + n_room * n_cols + row;
-    const float* sums = maxima + n_room;
-    float m = -INFINITY;
-    for (int w = 0; w < n_warps; ++w) m = fmaxf(m, maxima[w * stride]);
-    float value = 0.0f, total = 0.0f;
-    for (int w = 0; w < n_warps; ++w) {
-      const float weight = merge_weight(maxima[w * stride], sums[w * stride], finite_max(m));
-      if (weight == 0.0f) continue;
-      value += weight * left[w * stride + i];
-      total += weight * sums[w * stride];
-    }
-    call.acc[to * n_cols + i % n_cols] = value;
-    if (i % n_cols == 0) {
+    const float m = sums.max_of_all(row);
+    for (int column = 4 * lane; column < sums.n_cols; column += 4 * kWarp) {
+      float values[4] = {};
+      const float total = sums.add(row, column, finite_max(m), values);
+      *reinterpret_cast<float4*>(call.acc + to * sums.n_cols + column) = {values[0], values[1], values[2], values[3]};
+      if (lane != 0 || column != 0) continue;
       call.max[to] = m;
       call.sum[to] = total;
     }
   }
 }
 
-// The weights of a token's and head's splits, by one warp: weights [n_splits] in shared memory. Returns the inverse of the
+// The same of neighbouring heads of a token that no other block has a part of: makes their rows of y, and its bytes where they are
+// wanted, as merge_heads does. The heads' rows begin at `row0`. All threads call it.
+__device__ inline void finish_heads(const AttentionCall& call, const WarpSums& sums, int row0, int token, int head0, int n_heads) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int n_cols = sums.n_cols;
+  for (int base = kWarp * kLaneColumns * warp; base < n_heads * n_cols; base += kLaneColumns * static_cast<int>(blockDim.x)) {
+    const int at = base + kLaneColumns * lane;
+    const bool inside = at < n_heads * n_cols;
+    float own[kLaneColumns] = {};
+    if (inside) {
+      const int h = at / n_cols, column = at % n_cols;
+      const float sink = sink_of(call, head0 + h);
+      const float m = finite_max(fmaxf(sums.max_of_all(row0 + h), sink));
+      const float total = sums.add(row0 + h, column, m, own) + (call.sinks.data ? exp_of(sink - m) : 0.0f);
+      const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+      float* const y = call.y_of(token, head0 + h) + column;
+#pragma unroll
+      for (int i = 0; i < kLaneColumns; ++i) y[i] = own[i] *= inverse;
+      if (column == 0) call.put_logarithm(token, head0 + h, m, total);
+    }
+    if (call.made.any()) encode_columns(own, inside, token, head0 * n_cols + at, call.n_head * n_cols, call.made);
+  }
+}
+
+// The weights of a token's and head's first n splits, by one warp: weights [n] in shared memory. Returns the inverse of the
 // sum, with the sink in it. What other blocks have written is read past the L1 cache.
-__device__ inline float weigh_splits(const AttentionCall& call, int64_t row, float* weights) {
+__device__ inline float weigh_splits(const AttentionCall& call, int64_t row, int n, float* weights) {
   const int lane = threadIdx.x % kWarp, head = static_cast<int>(row % call.n_head);
   const int64_t first = row * call.n_splits;
   const float sink = sink_of(call, head);
   float m = sink;
-  for (int i = lane; i < call.n_splits; i += kWarp) {
+  for (int i = lane; i < n; i += kWarp) {
     if (__ldcg(call.sum + first + i) != 0.0f) m = fmaxf(m, __ldcg(call.max + first + i));
   }
   m = finite_max(warp_max(m));
   float total = 0.0f;
-  for (int i = lane; i < call.n_splits; i += kWarp) {
+  for (int i = lane; i < n; i += kWarp) {
     const float sum = __ldcg(call.sum + first + i);
     weights[i] = merge_weight(__ldcg(call.max + first + i), sum, m);
     total += weights[i] * sum;
@@ -338,12 +388,12 @@ __device__ inline float weigh_splits(const AttentionCall& call, int64_t row, flo
   return total == 0.0f ? 0.0f : 1.0f / total;
 }
 
-// The weighted sum of four columns of a token's and head's splits, in split order.
-__device__ inline float4 merged_four(const AttentionCall& call, int64_t row, int column, const float* weights,
-                              float inverse) {
+// The weighted sum of four columns of a token's and head's first n splits, in split order.
+__device__ inline float4 merged_four(const AttentionCall& call, int64_t row, int n, int column, const float* weights,
+                                     float inverse) {
   float4 value{};
 #pragma unroll 4
-  for (int i = 0; i < call.n_splits; ++i) {
+  for (int i = 0; i < n; ++i) {
     if (weights[i] == 0.0f) continue;
     const float* from = call.acc + (row * call.n_splits + i) * call.v.head_dim + column;
     const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
@@ -359,22 +409,22 @@ __host__ __device__ inline int merge_floats(int n_heads, int n_splits, int head_
   return n_heads * (head_dim_v + 1 + n_splits);
 }
 
-// Merges the splits of a token and neighbouring heads into their rows of y, in split order, and adds the sinks to the
+// Merges the first n_splits splits of a token and neighbouring heads into their rows of y, in split order, and adds the sinks to the
 // sums; makes the bytes of y (handed_bytes.h) where they are wanted: the heads then have whole runs of kMergeColumns
 // columns. All threads of the block call it. Reads 4 * n_splits * head_dim_v bytes a head, from the L2 cache.
-__device__ inline void merge_heads(const AttentionCall& call, float* shared, int token, int head0, int n_heads) {
+__device__ inline void merge_heads(const AttentionCall& call, float* shared, int n_splits, int token, int head0, int n_heads) {
   const int head_dim = call.v.head_dim, n_threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const int64_t row0 = static_cast<int64_t>(token) * call.n_head + head0;
   float *values = shared, *inverse = values + n_heads * head_dim, *weights = inverse + n_heads;
   for (int h = warp; h < n_heads; h += n_threads / kWarp) {
-    const float by_sum = weigh_splits(call, row0 + h, weights + h * call.n_splits);
+    const float by_sum = weigh_splits(call, row0 + h, n_splits, weights + h * n_splits);
     if (lane == 0) inverse[h] = by_sum;
   }
   __syncthreads();
   for (int i = 4 * thread; i < n_heads * head_dim; i += 4 * n_threads) {
     const int h = i / head_dim, column = i % head_dim;
-    const float4 v = merged_four(call, row0 + h, column, weights + h * call.n_splits, inverse[h]);
+    const float4 v = merged_four(call, row0 + h, n_splits, column, weights + h * n_splits, inverse[h]);
     float* y = call.y_of(token, head0 + h) + column;
     y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
     *reinterpret_cast<float4*>(values + i) = v;
@@ -395,33 +445,27 @@ __device__ inline bool is_last_to_count(int* counter, int n_splits) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // what the block has stored is in memory before it is counted
-    is_last = atomicAdd(counter, 1) == n_splits - 1;
+    is_last = count(counter, 1) == n_splits - 1;
     if (is_last) *counter = 0;
-    __threadfence();
   }
   __syncthreads();
   return is_last;
 }
 
-// By the last block of a token's heads to come here, with its split stored.
-__device__ inline void merge_if_last(const AttentionCall& call, int* counter, float* shared, int token, int head0, int n_heads) {
-  if (is_last_to_count(counter, call.n_splits)) merge_heads(call, shared, token, head0, n_heads);
-}
-
-// A split of some heads of a token, `heads` being a key-value head x part of its group, by all threads of a block, of which those of
-// the first n_warps read the cache. Positions and tables are inputs of the step, there before any of its kernels (fence.h); the
+// A split of some heads of a token, `heads` being a key-value head x part of its group, by all threads of a block. Positions and tables are inputs of the step, there before any of its kernels (fence.h); the
 // rest of what is read was perhaps written by the kernel before.
 template <class ReadK, class ReadV, int kLanes, int kHeads>
-__device__ inline void decode_split(const AttentionCall& call, int token, int heads, int split, int* counter, int n_warps,
-                                    uint8_t* shared) {
+__device__ inline void decode_split(const AttentionCall& call, int token, int heads, int split, int* counter, uint8_t* shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int n_warps = static_cast<int>(blockDim.x) / kWarp;
   const int n_parts = (call.group + kHeads - 1) / kHeads;
   const int kv_head = heads / n_parts, part = heads % n_parts;
   const int head0 = kv_head * call.group + part * kHeads,
             n_heads = int_min(kHeads, call.group - part * kHeads);
 
   const PositionRange seen = call.in_part(seen_by(call.positions[token], call.window), call.sequences[token]);
+  const int n_splits = counter ? splits_in_use(seen, call.n_splits) : call.n_splits;
+  if (split >= n_splits) return wait_for_previous();
   const PositionRange range = split_of(seen, split, call.n_splits);
   if (range.begin >= range.end) {
     wait_for_previous();
@@ -429,27 +473,27 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
       call.max[call.partial(token, head0 + thread, split)] = -INFINITY;
       call.sum[call.partial(token, head0 + thread, split)] = 0.0f;
     }
-    if (counter) merge_if_last(call, counter, reinterpret_cast<float*>(shared), token, head0, n_heads);
+    if (counter && is_last_to_count(counter, n_splits))
+      merge_heads(call, reinterpret_cast<float*>(shared), n_splits, token, head0, n_heads);
     return;
   }
   const int32_t* table = call.block_table + static_cast<int64_t>(call.sequences[token]) * call.max_blocks;
   const WarpMemory layout(call.k, call.v);
   DecodeWarp<ReadK, ReadV, kLanes, kHeads> work{
       call, shared + warp * layout.size(kHeads), table, range, lane, kv_head};
-  const bool reads = warp < n_warps;
-  if (reads) prefetch_tiles<ReadK, ReadV>(call, table, range, kv_head, warp, n_warps, lane);
+  prefetch_tiles<ReadK, ReadV>(call, table, range, kv_head, warp, n_warps, lane);
   wait_for_previous();
-  if (reads) {
-    work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
-    work.run(warp, n_warps);
-    wait_copies<0>();
-  }
+  work.load_q(call.q + (static_cast<int64_t>(token) * call.n_head + head0) * call.k.head_dim, n_heads);
+  work.run(warp, n_warps);
+  wait_copies<0>();
   __syncthreads();  // the tiles have been read: their memory takes the sums
   float* left = reinterpret_cast<float*>(shared);
-  if (reads) work.store(left + warp * left_floats(kHeads, call.v.head_dim));
+  work.store(left + warp * left_floats(kHeads, call.v.head_dim));
   __syncthreads();
-  join_warps(call, left, kHeads, n_warps, n_heads, [&](int h) { return call.partial(token, head0 + h, split); });
-  if (counter) merge_if_last(call, counter, left, token, head0, n_heads);
+  const WarpSums sums{left, kHeads, n_warps, call.v.head_dim};
+  if (counter && n_splits == 1) return finish_heads(call, sums, 0, token, head0, n_heads);
+  join_warps(call, sums, n_heads, [&](int h) { return call.partial(token, head0 + h, split); });
+  if (counter && is_last_to_count(counter, n_splits)) merge_heads(call, left, n_splits, token, head0, n_heads);
 }
 
 }  // namespace tandem::cuda

@@ -62,10 +62,18 @@ TANDEM_HD inline PositionRange split_of(PositionRange seen, int split, int n_spl
   return {int_max(static_cast<int>(begin), seen.begin), end < seen.end ? static_cast<int>(end) : seen.end};
 }
 
+// Returns how many of n_splits have positions, the first ones; 1 if there are none. Blocks of the others end at once.
+TANDEM_HD inline int splits_in_use(PositionRange seen, int n_splits) {
+  const int n_units = (seen.end - seen.begin / kSplitUnit * kSplitUnit + kSplitUnit - 1) / kSplitUnit;
+  if (n_units <= 1) return 1;
+  const int chunk = (n_units + n_splits - 1) / n_splits;
+  return (n_units + chunk - 1) / chunk;
+}
+
 // Number of splits for a step of n_slots rows of blocks (tokens x key-value heads, or tiles x key-value
-// heads): about two blocks per multiprocessor, and no split shorter than min_split at the longest context.
-inline int split_count(int n_multiprocessors, int64_t n_slots, int64_t max_positions, int min_split) {
-  const int64_t by_gpu = 2 * static_cast<int64_t>(n_multiprocessors) / (n_slots > 0 ? n_slots : 1);
+// heads): as many blocks as there is room for, about, and no split shorter than min_split at the longest context.
+inline int split_count(int n_multiprocessors, int64_t n_slots, int64_t max_positions, int min_split, int n_resident = 2) {
+  const int64_t by_gpu = static_cast<int64_t>(n_resident) * n_multiprocessors / (n_slots > 0 ? n_slots : 1);
   const int64_t by_length = (max_positions + min_split - 1) / min_split;
   const int64_t n = by_gpu < by_length ? by_gpu : by_length;
   return static_cast<int>(n < 1 ? 1 : n > kMaxSplits ? kMaxSplits : n);

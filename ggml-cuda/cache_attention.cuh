@@ -27,12 +27,6 @@ class CacheAttention {
   bool makes_bytes(int64_t max_tokens) const;
   void launch(const AttentionTensors& tensors, const LaunchContext& context) const;
 
-  // As a stage of a chain (chain.h), of one token: whether it can be; and the call of a launch, in which each multiprocessor has
-  // a block.
-  bool can_chain() const;
-  const AttentionCall& shape() const { return call_; }
-  AttentionCall chained(const AttentionTensors& tensors, const LaunchContext& context) const;
-
  private:
   AttentionCall call_of(const AttentionTensors& tensors, int n_splits, const LaunchContext& context) const;
   enum class Kind { decode, packed, prefill, latent, simple };

@@ -2,59 +2,17 @@
 #pragma once
 
 #include "ggml-cuda/async_copy.cuh"
-#include "ggml-cuda/attention_decode.cuh"
 #include "ggml-cuda/chain.h"
 #include "ggml-cuda/matvec.cuh"
-#include "ggml-cuda/ops/rope_kv.cuh"
+#include "ggml-cuda/ordering.cuh"
 
 namespace tandem::cuda {
 
-// What a launch does: `order` says which product, rope_kv or attention is next.
-template <int kProducts, int kAttentions>
 struct ChainArgs {
-  static constexpr int kMaxProducts = kProducts, kMaxAttentions = kAttentions, kMaxStages = kProducts + 2 * kAttentions;
-  ChainStage products[kProducts];
-  RopeKvCall ropes[kAttentions];
-  AttentionCall attentions[kAttentions];
-  RopeTable rope_table;  // of all ropes
-  RopeStyle rope_style;
-  ChainWork order[kMaxStages];
-  int n_stages, n_products;
-  int front_bytes;  // of shared memory before the rings, for the input of a product or for attention
+  ChainStage stages[kChainStages];
+  int n_stages;
+  int front_bytes;  // of shared memory before the rings, for the input of a stage
   int* counters;    // [2], all 0 before and after
-};
-template <int kProducts>
-struct ChainArgs<kProducts, 0> {
-  static constexpr int kMaxProducts = kProducts, kMaxAttentions = 0, kMaxStages = kProducts;
-  ChainStage products[kProducts];
-  int n_stages, n_products;
-  int front_bytes;
-  int* counters;
-};
-
-// The attention of a kernel: none, or that of caches of F16.
-struct NoAttention {
-  using Args = ChainArgs<kFewProducts, 0>;
-};
-// Of 32 KB of parameters.
-#if defined(TANDEM_EMULATED_CUDA) || CUDART_VERSION >= 12010
-#define TANDEM_CHAINED_ATTENTION
-#endif
-// Query heads that share what they read. Eight would need more registers than a chain's threads have; of a group of eight
-// two blocks read the same keys, the second from the L2 cache.
-inline constexpr int kChainHeads = 4;
-template <int kLanes>
-struct DecodeAttention {
-  using Args = ChainArgs<kManyProducts, kManyAttentions>;
-  static constexpr int kWarps = kDecodeThreads / kWarp;  // that read the cache
-  __device__ static void run(const AttentionCall& call, uint8_t* shared) {
-    const int n_heads = call.n_head_kv * ((call.group + kChainHeads - 1) / kChainHeads);  // blocks of them
-    for (int unit = static_cast<int>(blockIdx.x); unit < n_heads * call.n_splits; unit += static_cast<int>(gridDim.x)) {
-      const int heads = unit % n_heads;
-      decode_split<ReadF16, ReadF16, kLanes, kChainHeads>(call, 0, heads, unit / n_heads, call.counters + heads, kWarps, shared);
-      __syncthreads();  // the shared memory is free
-    }
-  }
 };
 
 // A row's part of a slot: up to 32 pieces of each plane.
@@ -199,10 +157,10 @@ __device__ inline int target_of(const ChainStage& stage, int task) {
   return target;
 }
 // The turns of a warp, in the order in which it asks for them: of the tasks first, first + step, ... of every stage.
-template <class Kind, class Args>
+template <class Kind>
 class ChainCursor {
  public:
-  __device__ ChainCursor(const Args& args, int first, int step, int lane)
+  __device__ ChainCursor(const ChainArgs& args, int first, int step, int lane)
       : args_(args), first_(first), step_(step), lane_(lane), task_(first) {
     aim();
   }
@@ -228,23 +186,15 @@ class ChainCursor {
     aim();
   }
 
-  // The same place again, so that what can be found from it need not be kept in registers until then.
-  __device__ void find_again() {
-    const int left = left_;
-    rows_[0] = rows_[1] = {};
-    if (left > 0) point(args_.products[stage_].targets[target_of(args_.products[stage_], task_)].w.n_pieces - left);
-  }
-
- private:
   // At the first turn of the task, or of the first of the next stage that has one.
   __device__ void aim() {
-    while (stage_ < args_.n_products && task_ >= args_.products[stage_].n_tasks) ++stage_, task_ = first_;
-    if (stage_ < args_.n_products) point(0);
+    while (stage_ < args_.n_stages && task_ >= args_.stages[stage_].n_tasks) ++stage_, task_ = first_;
+    if (stage_ < args_.n_stages) point(0);
   }
 
   // At a turn of the task, behind n pieces.
   __device__ void point(int n) {
-    const ChainStage& stage = args_.products[stage_];
+    const ChainStage& stage = args_.stages[stage_];
     const int target = target_of(stage, task_);
     const MatvecTarget* const of = stage.targets + target;
     const RowPair rows = row_pair(of, stage.mode, task_ - of->first_block);
@@ -256,7 +206,7 @@ class ChainCursor {
     });
   }
 
-  const Args& args_;
+  const ChainArgs& args_;
   const ReadOnce once_;
   const int first_, step_, lane_;
   int task_, stage_ = 0;
@@ -276,13 +226,9 @@ __device__ inline void wait_for_grid(int* counter, int n) {
   if (__ldcg(counter) < n_expected) ::emulator::fail("the counter of a grid is %d", *counter);
 #else
   if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(counter, 1);
-    int count;
-    do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
-    } while (count < n_expected);
-    __threadfence();
+    tell(counter, 1);
+    while (see(counter) < n_expected) {
+    }
   }
   __syncthreads();
 #endif
@@ -293,6 +239,16 @@ __device__ inline void end_waits(int* counters) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(counters + 1, 1) + 1 < static_cast<int>(gridDim.x)) return;
   counters[0] = counters[1] = 0;
+}
+
+inline constexpr int kHeld = 1;  // runs of columns that a thread reads once and keeps
+
+// Asks for what the input of a stage is normalized with, before x is there.
+__device__ inline void prefetch_norm(const ChainStage& stage) {
+  const int at = kLaneColumns * static_cast<int>(threadIdx.x);
+  if (!stage.normalized || at >= stage.k) return;
+  stage.weight.prefetch(at);
+  stage.bias.prefetch(at);
 }
 
 // Makes the input of a stage in shared memory, by all threads of the block. The blocks share the storing of the norm.
@@ -311,10 +267,21 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
     return;
   }
   float mean = 0.0f, scale = 1.0f;
+  float held[kHeld][kLaneColumns] = {};  // the first of the thread's columns
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    if (own + h * step < k) load_columns(stage.x + own + h * step, held[h]);
+  }
   if (stage.normalized) {
     const auto sum_of_columns = [&](auto&& fn) {
       float sum = 0.0f;
-      for (int at = own; at < k; at += step) {
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) {
+        if (own + h * step >= k) break;
+#pragma unroll
+        for (int i = 0; i < kLaneColumns; ++i) sum += fn(held[h][i]);
+      }
+      for (int at = own + kHeld * step; at < k; at += step) {
         float values[kLaneColumns];
         load_columns(stage.x + at, values);
 #pragma unroll
@@ -325,11 +292,8 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
     if (stage.norm == NormKind::layer) mean = sum_of_columns([](float x) { return x; });
     scale = 1.0f / sqrtf(sum_of_columns([&](float x) { return (x - mean) * (x - mean); }) + stage.eps);
   }
-  for (int base = 0; base < k; base += step) {
-    const int at = base + own;
+  const auto put = [&](int at, float (&values)[kLaneColumns]) {
     const bool inside = at < k;
-    float values[kLaneColumns] = {};
-    if (inside) load_columns(stage.x + at, values);
     if (inside && stage.normalized) {
 #pragma unroll
       for (int i = 0; i < kLaneColumns; i += 4) {
@@ -344,66 +308,54 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
       }
     }
     if constexpr (Kind::kFloats) {
-      if (!inside) continue;
+      if (!inside) return;
       float4* floats = reinterpret_cast<float4*>(to);
       floats[at / 8] = {values[0], values[1], values[2], values[3]};
       floats[k / 8 + at / 8] = {values[4], values[5], values[6], values[7]};
     } else {
       encode_columns<Kind::kEncoding>(values, inside, 0, at, k, to, reinterpret_cast<BlockMeta*>(meta));
     }
+  };
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    if (h * step < k) put(own + h * step, held[h]);
+  }
+  for (int base = kHeld * step; base < k; base += step) {
+    float values[kLaneColumns] = {};
+    if (base + own < k) load_columns(stage.x + base + own, values);
+    put(base + own, values);
   }
 }
 
-// A rotation with its cache, or an attention; the number of each that are done goes up.
-template <class Attention, class Args>
-__device__ inline void attend(const Args& args, ChainWork work, int& n_ropes, int& n_attentions, const float2* rotation,
-                              std::byte* shared) {
-  const int n_blocks = static_cast<int>(gridDim.x);
-  if (work == ChainWork::attention) {
-    Attention::run(args.attentions[n_attentions++], reinterpret_cast<uint8_t*>(shared));
-    return;
-  }
-  const RopeKvCall& call = args.ropes[n_ropes++];
-  for (int part = static_cast<int>(blockIdx.x); part < call.q_parts + 2 * call.kv_parts; part += n_blocks) {
-    args.rope_style == RopeStyle::pair ? rope_kv_part<RopeStyle::pair>(call, 0, part, rotation)
-                                       : rope_kv_part<RopeStyle::half>(call, 0, part, rotation);
-  }
-}
-
-template <class Kind, class Attention, class Args>
-__device__ TANDEM_FLAT inline void run_chain(const Args& args, std::byte* shared) {
+template <class Kind>
+__device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* shared) {
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_blocks = static_cast<int>(gridDim.x);
   const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = kChainWarps * n_blocks;
   std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
   let_next_begin();
-  ChainCursor<Kind, Args> next(args, first, step, lane);
+  ChainCursor<Kind> next(args, first, step, lane);
+  // The same turn of slots as below: with an offset that is the same for all lanes ptxas 13.0 writes a copy with a cache hint
+  // that no GPU can execute (LDGSTS with a descriptor in an odd register).
+  std::byte *slot = ring, *before = ring + kAhead * Kind::kSlotBytes;
+  const auto turn = [&] { return slot == ring + kAhead * Kind::kSlotBytes ? ring : slot + Kind::kSlotBytes; };
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) {
-    next.request(ring + i * Kind::kSlotBytes);
+    next.request(slot);
     commit_copies();
+    slot = turn();
   }
-  [[maybe_unused]] int n_products = 0, n_ropes = 0, n_attentions = 0;
-  float2* rotation = nullptr;
-  if constexpr (Args::kMaxAttentions > 0) {
-    __shared__ float2 memory[kMaxPairs];
-    rotation = memory;
-    if (args.ropes[0].positions) compute_rotations(args.rope_table, args.ropes[0].positions[0], args.ropes[0].n_pairs, rotation);
-  }
+  slot = ring;
+  prefetch_norm(args.stages[0]);
   wait_for_previous();
-  std::byte *slot = ring, *before = ring + kAhead * Kind::kSlotBytes;
 #pragma unroll 1
   for (int s = 0; s < args.n_stages; ++s) {
-    if (s > 0) wait_for_grid(args.counters, s);
-    if constexpr (Args::kMaxAttentions > 0) {
-      if (args.order[s] != ChainWork::product) {
-        attend<Attention>(args, args.order[s], n_ropes, n_attentions, rotation, shared);
-        next.find_again();
-        continue;
-      }
+    const ChainStage& stage = args.stages[s];
+    if (s > 0) {
+      prefetch_norm(stage);
+      wait_for_grid(args.counters, s);
     }
-    const ChainStage& stage = args.products[n_products++];
     make_input<Kind>(stage, shared);
     __syncthreads();
 #pragma unroll 1
@@ -420,7 +372,7 @@ __device__ TANDEM_FLAT inline void run_chain(const Args& args, std::byte* shared
           commit_copies();
           if (piece < n_pieces) add_piece<T>(slot, shared, n_pieces, piece, lane, sums);
           before = slot;
-          slot = slot == ring + kAhead * Kind::kSlotBytes ? ring : slot + Kind::kSlotBytes;
+          slot = turn();
         }
       });
       sum_over_lanes(sums);
@@ -431,18 +383,11 @@ __device__ TANDEM_FLAT inline void run_chain(const Args& args, std::byte* shared
   if (args.n_stages > 1) end_waits(args.counters);
 }
 
-template <class Kind, class Attention>
-__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ typename Attention::Args args) {
+// As few registers a thread, 80, as if there were half as many threads more: see chain.h.
+template <class Kind>
+__global__ void __launch_bounds__(kChainThreads * 3 / 2) chain_kernel(const __grid_constant__ ChainArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
-#if defined(TANDEM_EMULATED_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
-  run_chain<Kind, Attention>(args, shared);
-#else  // memory enough for attention beside the rings have newer GPUs alone
-  if constexpr (Attention::Args::kMaxAttentions == 0) {
-    run_chain<Kind, Attention>(args, shared);
-  } else {
-    asm volatile("trap;");
-  }
-#endif
+  run_chain<Kind>(args, shared);
 }
 
 }  // namespace tandem::cuda

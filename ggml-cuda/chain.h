@@ -1,22 +1,24 @@
-// Chains: the ops of one token that follow each other, in one launch: products, the norms in front of them, rotation with the
-// cache, and attention. Of a model like Llama's these are all layers, nine to a launch.
+// Chains: the products of one token that follow each other, and the norms in front of them, in one launch. Of a model like Llama's:
+// from the output of a layer's attention to the queries, keys and values of the next layer.
 //
 // A kernel for each of them waits for the last block of the one before, then for its input, then for the first weights.
 // In a chain the weights never wait: every warp has a ring of slots in shared memory and asks for its rows as long as a
-// slot is free, also for those of the next products, while the grid waits for the results of the last or attends.
+// slot is free, also for those of the next products, while the grid waits for the results of the last.
 //
-//   stage    a product, or several of one input, with a norm before it or not; rope_kv; attention. Between stages all blocks
-//            wait for each other
-//   task     of a product: a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
+//   stage    a product, or several of one input, with a norm before it or not. Between stages all blocks wait for each other
+//   task     a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
 //   turn     up to 32 pieces (layout.h) of both rows of a task, one a lane; what a slot has room for
 //
-// The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a product for itself, from
+// The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a stage for itself, from
 // floats: the norm, the bytes that its weights want (quantize.h).
 //
-// Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Six waits for the grid,
-// each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us; attention as its
-// own kernel, without a launch. What the rings hold (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading,
-// more than all of the attention's output matrix) is asked for before these waits.
+// Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Three waits for the grid,
+// each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings hold
+// (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading, more than all of the attention's output matrix) is asked
+// for before these waits.
+//
+// Rotation and attention have kernels of their own, whose blocks run beside those of the next chain, which fills its rings
+// meanwhile: 80 registers a thread leave room for them. In the chain itself they took its registers and were slower (FLOORS.md).
 //
 // The blocks of a grid, one a multiprocessor, must all run at once, whatever else the GPU does: another session's chain that had the
 // other half of it would wait for ever, as this one. So a launch is cooperative: all of its blocks begin, or none.
@@ -29,13 +31,9 @@
 
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/matvec.h"
-#include "ggml-cuda/ops/rotation.cuh"
+#include "ggml-cuda/ops/rows.cuh"
 
 namespace tandem::cuda {
-
-class CacheAttention;
-struct AttentionTensors;
-struct RopeKvCall;
 
 inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
 
@@ -53,10 +51,7 @@ struct ChainStage {
   int k = 0, n_targets = 0, n_tasks = 0;
 };
 
-enum class ChainWork : uint8_t { product, rope_kv, attention };
-
-// The most of a launch, whose parameters are 32 KB at most (4 KB with CUDA before 12.1: no attention).
-inline constexpr int kFewProducts = 6, kManyProducts = 36, kManyAttentions = 9;
+inline constexpr int kChainStages = 6;  // at most; their parameters are 4 KB at most
 
 // What an op does in a chain.
 struct ChainNorm {
@@ -71,20 +66,11 @@ struct ChainProducts {
   Activation activation = Activation::silu;
   const float* x = nullptr;
 };
-struct ChainRope {
-  const RopeKvCall* call;
-  const RopeTable* table;
-  RopeStyle style;
-};
-struct ChainAttention {
-  const CacheAttention* attention;
-  const AttentionTensors* tensors;
-};
 struct ChainPart {
-  std::variant<ChainNorm, ChainProducts, ChainRope, ChainAttention> work;
+  std::variant<ChainNorm, ChainProducts> work;
 };
 
-// Whether the environment's TANDEM_CUDA_CHAINS asks for them ("1"). They are to be measured on a GPU before they become the default.
+// The environment's TANDEM_CUDA_CHAINS=0 asks for kernels of their own, to measure both.
 bool chains_wanted();
 
 // Puts ops that make a chain into one that launches it for steps of one token, and them for others. After hand_bytes().

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml-cuda/matvec_kernels.h"
+#include "ggml-cuda/ordering.cuh"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
@@ -47,20 +48,17 @@ __device__ inline void make_run(const MatvecArgs& args, int run, int lane) {
 }
 
 // After the warp has stored n rows from row first_of(task) on of each of its tasks: makes the bytes of those runs that they
-// complete. A lane counts for a task, so that the fences, which wait for all that is under way, are one pair for all tasks.
+// complete. A lane counts for a task, so that the warp waits once for all that is under way.
 template <class FirstOf>
 __device__ inline void make_bytes(const MatvecArgs& args, int n_tasks, int n, int lane, FirstOf&& first_of) {
   __syncwarp();
   for (int base = 0; base < n_tasks; base += 32) {
     const int task = base + lane;
     const int run = task < n_tasks ? first_of(task) / kMadeRows : 0;
-    bool is_last = false;
-    __threadfence();  // what the warp has stored is in memory before it is counted
-    if (task < n_tasks) is_last = atomicAdd(&args.made.counters[run], n) + n == kMadeRows;
+    const bool is_last = task < n_tasks && count(&args.made.counters[run], n) + n == kMadeRows;
     if (is_last) args.made.counters[run] = 0;
-    __threadfence();
     unsigned complete = __ballot_sync(0xffffffffu, is_last);
-    __syncwarp();  // orders the loads below behind the fence, which a ballot does not
+    __syncwarp();  // orders the loads below behind the count, which a ballot does not
     for (; complete != 0; complete &= complete - 1) make_run(args, __shfl_sync(0xffffffffu, run, __ffs(complete) - 1), lane);
   }
 }

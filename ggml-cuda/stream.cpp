@@ -1,7 +1,6 @@
 #include "ggml-cuda/stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -13,7 +12,6 @@ namespace {
 // Large copies go in pieces of this size, each with an event, so that the host fills one while others travel.
 constexpr size_t kPieceBytes = size_t{2} << 20;
 constexpr size_t kMaxRecorded = 256;
-constexpr std::chrono::microseconds kAwake{100};
 
 bool is_complete(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
@@ -94,10 +92,8 @@ void Stream::reach(uint64_t event) {
   if (recorded_.empty() || event < recorded_.front().number) return;
   const size_t index = event - recorded_.front().number;
   const cudaEvent_t awaited = recorded_[index].event.get();
-  // Most steps take longer than a thread needs to sleep and wake up; short ones are waited for awake.
-  const auto until = std::chrono::steady_clock::now() + kAwake;
-  while (!is_complete(awaited) && std::chrono::steady_clock::now() < until) {}
-  TANDEM_CUDA(cudaEventSynchronize(awaited));
+  waits_.wait([&] { return is_complete(awaited); }, [&] { cudaEventSynchronize(awaited); });
+  TANDEM_CUDA(cudaEventSynchronize(awaited));  // whether it has failed
   forget(index + 1);
 }
 

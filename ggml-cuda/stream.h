@@ -17,6 +17,7 @@
 
 #include "ggml-cuda/ring.h"
 #include "ggml-cuda/small_copies.h"
+#include "ggml-cuda/timed_wait.h"
 
 namespace tandem::cuda {
 
@@ -89,6 +90,7 @@ class Stream {
   std::deque<Recorded> recorded_;        // events that may not be complete, by ascending number
   std::vector<SharedEvent> spare_;
   uint64_t last_ = 0;  // number of the newest event
+  TimedWait waits_;
 };
 
 }  // namespace tandem::cuda

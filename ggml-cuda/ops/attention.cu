@@ -13,7 +13,6 @@
 #include "base/checked.h"
 #include "ggml-cuda/attention_fragments.h"
 #include "ggml-cuda/cache_attention.cuh"
-#include "ggml-cuda/chain.h"
 
 namespace tandem::cuda {
 namespace {
@@ -57,11 +56,7 @@ class CompiledAttention final : public CompiledOp {
                  context.address<const int32_t>(op.sequences), context.address<float>(node.output)} {
     scratch_bytes = scratch.n_bytes();
     if (attention_.makes_bytes(context.graph().shape.max_tokens)) maker_.tensor = node.output;
-    tensors_.n_tokens = 1;
-    part_.work = ChainAttention{&attention_, &tensors_};
   }
-
-  const ChainPart* chain_part() const override { return attention_.can_chain() ? &part_ : nullptr; }
 
   BytesMaker* bytes_maker() override { return &maker_; }
 
@@ -76,7 +71,6 @@ class CompiledAttention final : public CompiledOp {
   CacheAttention attention_;
   AttentionTensors tensors_;  // of the whole step
   BytesMaker maker_;
-  ChainPart part_;
 };
 
 }  // namespace
@@ -166,22 +160,11 @@ AttentionCall CacheAttention::call_of(const AttentionTensors& tensors, int n_spl
   return call;
 }
 
-bool CacheAttention::can_chain() const {
-  return decode_.kernel && call_.part == CachePart::whole && call_.k.dtype == DType::F16 &&
-         call_.v.dtype == DType::F16 && call_.v.half == Half::values;
-}
-
-AttentionCall CacheAttention::chained(const AttentionTensors& tensors, const LaunchContext& context) const {
-  AttentionCall call = call_of(tensors, std::max(1, decode_way(1).n_splits / 2), context);
-  call.counters = context.counters;
-  return call;
-}
-
 CacheAttention::Way CacheAttention::way_of(int64_t n_tokens) const {
   const bool few = n_tokens <= n_few_tokens_;
   if (few && is_packed_) {  // of tokens of one sequence; more blocks, of shorter texts, if they are of several
     const int64_t n_slots = ceil_div(n_tokens, packed_tokens(call_.group)) * call_.n_head_kv * ceil_div(call_.group, kPackedRows);
-    return {Kind::packed, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit)};
+    return {Kind::packed, split_count(n_multiprocessors_, n_slots, max_positions_, kSplitUnit, packed_.n_resident)};
   }
   if (decode_.kernel && (few || !prefill_.kernel)) return decode_way(n_tokens);
   if (prefill_.kernel) {

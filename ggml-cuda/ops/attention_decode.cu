@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   let_next_begin();
   int* const counter = call.counters ? call.counters + blockIdx.x * gridDim.y + blockIdx.y : nullptr;
   decode_split<ReadK, ReadV, kLanes, kHeads>(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-                                             static_cast<int>(blockIdx.z), counter, static_cast<int>(blockDim.x) / kWarp, shared);
+                                             static_cast<int>(blockIdx.z), counter, shared);
 }
 
 // Where decode does not merge itself, and for the other kernels. A block has n_heads of a token.
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   let_next_begin();
   wait_for_previous();
   const int row0 = static_cast<int>(blockIdx.x) * n_heads;
-  merge_heads(call, reinterpret_cast<float*>(shared), row0 / call.n_head, row0 % call.n_head, n_heads);
+  merge_heads(call, reinterpret_cast<float*>(shared), call.n_splits, row0 / call.n_head, row0 % call.n_head, n_heads);
 }
 
 template <class ReadK, class ReadV, int kLanes>

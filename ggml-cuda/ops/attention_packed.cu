@@ -17,6 +17,7 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 128, kTile = kDecodeTile;  // threads: at most
+constexpr size_t kReservedBytes = 1024;             // of shared memory, for each block by the driver; and a little is static
 
 // How a cache's rows become operands: copied, or unpacked.
 template <class O>
@@ -72,10 +73,8 @@ struct PackedWarp {
   }
 
   // Two groups of copies, empty past the end, so every step of the loop has the same number in flight.
-  __device__ void fetch(const int32_t* table, int tile, int end_tile, int step) const {
+  __device__ void fetch(int block, int offset, int step) const {
     const int at = layout.stage(step);
-    const int first = tile * kTile, offset = first % call.block_size;
-    const int block = tile < end_tile ? table[first / call.block_size] : -1;
     if (block >= 0) copy_tile(at, call.k, block, offset);
     commit_copies();
     if (block >= 0) copy_tile(at + layout.k_bytes, call.v, block, offset);
@@ -90,11 +89,13 @@ struct PackedWarp {
       constexpr int kLanes = kDim / 8;  // of a row
       const int chunk = rows.lane % kLanes;
       if (8 * chunk >= pool.head_dim) return;
+      Row* const tile = operands_at(to) + rows.lane / kLanes;
+      const auto copy = [&](int row_bytes) {
+        const uint8_t* const own = from + rows.lane / kLanes * row_bytes + 16 * chunk;
 #pragma unroll
-      for (int row = 0; row < kTile; row += kWarp / kLanes) {
-        const int r = row + rows.lane / kLanes;
-        copy_16_async(&operands_at(to)[r][8 * chunk], from + r * pool.row_bytes + 16 * chunk);
-      }
+        for (int row = 0; row < kTile; row += kWarp / kLanes) copy_16_async(&tile[row][8 * chunk], own + row * row_bytes);
+      };
+      pool.row_bytes == 2 * kDim ? copy(2 * kDim) : copy(pool.row_bytes);  // most: with offsets that the instructions have
     }
   }
 
@@ -139,8 +140,21 @@ struct PackedWarp {
   __device__ void run(const int32_t* table, PositionRange range, int warp, int n_warps) {
     const int end_tile = (range.end + kTile - 1) / kTile;
     int tile = range.begin / kTile + warp;
-    fetch(table, tile, end_tile, 0);
-    fetch(table, tile + n_warps, end_tile, 1);
+    // The tile that is fetched next. Its block is read from the table before the one in front of it is fetched, so that nothing waits
+    // for it; and a turn divides nothing.
+    int next = tile, offset = tile * kTile % call.block_size;
+    const int32_t* entry = table + tile * kTile / call.block_size;
+    const int turn = n_warps * kTile, turn_entries = turn / call.block_size, turn_offset = turn % call.block_size;
+    int block = next < end_tile ? *entry : -1;
+    const auto fetch_next = [&](int step) {
+      const int its_block = block, its_offset = offset;
+      next += n_warps, entry += turn_entries, offset += turn_offset;
+      if (offset >= call.block_size) offset -= call.block_size, ++entry;
+      block = next < end_tile ? *entry : -1;
+      fetch(its_block, its_offset, step);
+    };
+    fetch_next(0);
+    fetch_next(1);
     for (int step = 0; tile < end_tile; ++step, tile += n_warps) {
       const int at = layout.stage(step), first = tile * kTile;
       typename Rows::Scores s;
@@ -153,7 +167,7 @@ struct PackedWarp {
       __syncwarp();  // the values are there, and all lanes have read the keys
       rows.add_values(operands_of(at + layout.k_bytes, call.v, range, first), call.v.head_dim, s);
       __syncwarp();  // all lanes have read this stage
-      fetch(table, tile + 2 * n_warps, end_tile, step);
+      fetch_next(step);
     }
   }
 
@@ -192,6 +206,8 @@ __global__ void __launch_bounds__(kThreads, 3) attention_packed(const __grid_con
   const int32_t sequence = sequences[leader - token0];
   const PositionRange any =
       call.in_part(seen_by_any(positions, sequences, n_tokens, sequence, call.window), sequence);
+  const int n_splits = call.counters ? splits_in_use(any, call.n_splits) : call.n_splits;
+  if (split >= n_splits) return wait_for_previous();
   const PositionRange range = split_of(any, split, call.n_splits);
   const int32_t* table = call.block_table + static_cast<int64_t>(sequence) * call.max_blocks;
 
@@ -227,14 +243,22 @@ __global__ void __launch_bounds__(kThreads, 3) attention_packed(const __grid_con
   float* left = reinterpret_cast<float*>(shared);
   work.store(left + warp * left_floats(kPackedRows, call.v.head_dim));
   __syncthreads();
-  join_warps(call, left, kPackedRows, n_warps, n_tokens * n_heads, [&](int row) {
-    return is_mine(row) ? call.partial(token0 + row / n_heads, head0 + row % n_heads, split) : -1;
-  });
-  if (!call.counters || !is_last_to_count(call.counters + blockIdx.x * gridDim.y + blockIdx.y, call.n_splits)) return;
+  const WarpSums sums{left, kPackedRows, n_warps, call.v.head_dim};
+  const bool is_alone = call.counters && n_splits == 1;
+  if (!is_alone) {
+    join_warps(call, sums, n_tokens * n_heads, [&](int row) {
+      return is_mine(row) ? call.partial(token0 + row / n_heads, head0 + row % n_heads, split) : -1;
+    });
+    if (!call.counters || !is_last_to_count(call.counters + blockIdx.x * gridDim.y + blockIdx.y, n_splits)) return;
+  }
   for (int token = leader; token < token0 + n_tokens; ++token) {
     if (call.sequences[token] != sequence) continue;
-    merge_heads(call, left, token, head0, n_heads);
-    __syncthreads();  // the next one uses the same memory
+    if (is_alone) {
+      finish_heads(call, sums, (token - token0) * n_heads, token, head0, n_heads);
+    } else {
+      merge_heads(call, left, n_splits, token, head0, n_heads);
+      __syncthreads();  // the next one uses the same memory
+    }
   }
 }
 
@@ -243,8 +267,11 @@ AttentionKernel kernel_of(const AttentionCall& call, size_t shared_limit) {
   const int tiles = PackedMemory<Format, kDim>(call.k, call.v).size();
   const int left = left_floats(kPackedRows, call.v.head_dim) * static_cast<int>(sizeof(float));
   const int n_warps = warps_for_two_blocks(kThreads / kWarp, static_cast<size_t>(int_max(tiles, left)), shared_limit);
-  return {attention_packed<Format, kDim>, n_warps * kWarp, static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left)),
-          kPackedRows};
+  const size_t bytes = static_cast<size_t>(n_warps) * static_cast<size_t>(int_max(tiles, left));
+  AttentionKernel kernel{attention_packed<Format, kDim>, n_warps * kWarp, bytes, kPackedRows};
+  // A warp waits for what it does one after the other, so that a third block is worth a longer merge.
+  if (kThreads == n_warps * kWarp && 3 * (bytes + kReservedBytes) <= shared_limit + kReservedBytes) kernel.n_resident = 3;
+  return kernel;
 }
 
 template <class Format>

@@ -1,8 +1,6 @@
 // The kernel and the op of rope_kv.cuh.
 #include "ggml-cuda/ops/rope_kv.cuh"
 
-#include "ggml-cuda/chain.h"
-
 namespace tandem::cuda {
 namespace {
 
@@ -53,10 +51,7 @@ class CompiledRopeKv final : public CompiledOp {
     call_.kv_hadamard[0] = hadamard_of(nodes.k_hadamard);
     call_.kv_hadamard[1] = hadamard_of(nodes.v_hadamard);
     table_ = rope_table(context, q);
-    part_.work = ChainRope{&call_, &table_, style_};
   }
-
-  const ChainPart* chain_part() const override { return &part_; }
 
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens),
@@ -69,7 +64,6 @@ class CompiledRopeKv final : public CompiledOp {
   RopeStyle style_;
   RopeKvCall call_{};
   RopeTable table_{};
-  ChainPart part_;
 };
 
 // Whether two rotations are the same except for the number of heads.

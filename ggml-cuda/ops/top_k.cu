@@ -9,6 +9,7 @@
 #include "graph/top_k.h"
 
 #include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/ordering.cuh"
 #include "ggml-cuda/products.cuh"
 
 namespace tandem::cuda {
@@ -133,10 +134,8 @@ __global__ void __launch_bounds__(kThreads) top_k_kernel(const __grid_constant__
     if (warp == 0) list.store(lists + part * kGroup, lane);
     __syncthreads();
     if (threadIdx.x == 0) {
-      __threadfence();  // what the block has stored is in memory before it is counted
-      is_last = atomicAdd(&call.counters[row], 1) == call.n_parts - 1;
+      is_last = count(&call.counters[row], 1) == call.n_parts - 1;
       if (is_last) call.counters[row] = 0;
-      __threadfence();
     }
     __syncthreads();
     if (!is_last) return;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <thread>
 
 #include "gpu/attention_scene.h"
 
@@ -11,11 +12,15 @@ namespace {
 class GpuChain : public GpuTest {
  protected:
   void SetUp() override {
-    setenv("TANDEM_CUDA_CHAINS", "1", 1);
     GpuTest::SetUp();
+    setenv("TANDEM_CUDA_CHAINS", "0", 1);
+    if (!IsSkipped()) plain_ = make_other();
     unsetenv("TANDEM_CUDA_CHAINS");
+  }
+
+  static std::unique_ptr<Device> make_other() {
     std::string why;
-    if (!IsSkipped()) plain_ = make_device_under_test(why);
+    return make_device_under_test(why);
   }
 
   static ShapeClass one_token() {
@@ -189,7 +194,7 @@ TEST_F(GpuChain, LongRunsOfProducts) {
   expect_match(c);
 }
 
-// From the norm before attention to its output: in one launch where the cache is of F16.
+// From the norm before attention to its output: two chains, and what is between them.
 TEST_F(GpuChain, RotationAndAttention) {
   struct Case {
     int64_t n_head, n_head_kv, head_dim, length;
@@ -231,6 +236,25 @@ TEST_F(GpuChain, RotationAndAttention) {
       c.finish(n_q % 256 == 0 || dtype == DType::F16 ? b.linear(attended, matrix(n_embd, n_q), nullptr, x) : attended);
       expect_match(c, {1});
     }
+  }
+}
+
+// All blocks of a chain must run at once: those of two sessions must not wait for each other, each with a part of the GPU.
+TEST_F(GpuChain, SessionsAtOnce) {
+  const std::unique_ptr<Device> other = make_other();
+  Layer l;
+  if (on_short_list()) l.n_ff = 512;
+  OpCase first(random_, one_token()), second(random_, one_token());
+  first.finish(layer(first, l));
+  second.finish(layer(second, l));
+  const int n_runs = on_short_list() ? 5 : 3000;
+  std::vector<OpResult> results[2];
+  std::thread beside([&] { results[1] = second.run(*other, {1, 1}, n_runs); });
+  results[0] = first.run(*device_, {1, 1}, n_runs);
+  beside.join();
+  for (const std::vector<OpResult>& of : results) {
+    ASSERT_EQ(of.size(), static_cast<size_t>(n_runs));
+    for (const OpResult& run : of) ASSERT_EQ(run.values, of[0].values);
   }
 }
 

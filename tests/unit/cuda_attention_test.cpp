@@ -77,10 +77,27 @@ TEST(CudaAttentionIndex, ThePositionsOfALongContextDoNotOverflow) {
 
 TEST(CudaAttentionIndex, SplitCountFillsTheGpuWithoutSplinters) {
   EXPECT_EQ(split_count(132, 8, 131072, 64), 33);
+  EXPECT_EQ(split_count(132, 8, 131072, 64, 3), 49);
   EXPECT_EQ(split_count(132, 8, 512, 64), 8);
   EXPECT_EQ(split_count(132, 1, 131072, 64), kMaxSplits);
   EXPECT_EQ(split_count(132, 100000, 131072, 64), 1);
   EXPECT_EQ(split_count(132, 0, 1, 64), 1);
+}
+
+TEST(CudaAttentionIndex, TheSplitsInUseAreThoseWithPositions) {
+  for (const int window : {0, 1, 63, 64, 100, 5000}) {
+    for (const int position : {0, 1, 63, 64, 127, 128, 1000, 4095, 4096, 33000}) {
+      for (const int n_splits : {1, 2, 7, 33, 49, 128}) {
+        const PositionRange seen = seen_by(position, window);
+        const int n = splits_in_use(seen, n_splits);
+        for (int split = 0; split < n_splits; ++split) {
+          const PositionRange range = split_of(seen, split, n_splits);
+          EXPECT_EQ(range.begin < range.end, split < n) << window << ' ' << position << ' ' << n_splits << ' ' << split;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(splits_in_use({0, 0}, 33), 1);
 }
 
 TEST(CudaAttentionIndex, RowsAreThoseThatKvWriteWrites) {
