@@ -241,8 +241,6 @@ __device__ inline void end_waits(int* counters) {
   counters[0] = counters[1] = 0;
 }
 
-inline constexpr int kHeld = 1;  // runs of columns that a thread reads once and keeps
-
 // Asks for what the input of a stage is normalized with, before x is there.
 __device__ inline void prefetch_norm(const ChainStage& stage) {
   const int at = kLaneColumns * static_cast<int>(threadIdx.x);
@@ -267,33 +265,29 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
     return;
   }
   float mean = 0.0f, scale = 1.0f;
-  float held[kHeld][kLaneColumns] = {};  // the first of the thread's columns
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    if (own + h * step < k) load_columns(stage.x + own + h * step, held[h]);
-  }
+  float values[kLaneColumns] = {};  // the first of the thread's columns
+  if (own < k) load_columns(stage.x + own, values);
   if (stage.normalized) {
     const auto sum_of_columns = [&](auto&& fn) {
       float sum = 0.0f;
 #pragma unroll
-      for (int h = 0; h < kHeld; ++h) {
-        if (own + h * step >= k) break;
+      for (int i = 0; i < kLaneColumns; ++i) sum += own < k ? fn(values[i]) : 0.0f;
+      for (int at = own + step; at < k; at += step) {
+        float more[kLaneColumns];
+        load_columns(stage.x + at, more);
 #pragma unroll
-        for (int i = 0; i < kLaneColumns; ++i) sum += fn(held[h][i]);
-      }
-      for (int at = own + kHeld * step; at < k; at += step) {
-        float values[kLaneColumns];
-        load_columns(stage.x + at, values);
-#pragma unroll
-        for (int i = 0; i < kLaneColumns; ++i) sum += fn(values[i]);
+        for (int i = 0; i < kLaneColumns; ++i) sum += fn(more[i]);
       }
       return BlockTeam::sum(sum) / static_cast<float>(k);
     };
     if (stage.norm == NormKind::layer) mean = sum_of_columns([](float x) { return x; });
     scale = 1.0f / sqrtf(sum_of_columns([&](float x) { return (x - mean) * (x - mean); }) + stage.eps);
   }
-  const auto put = [&](int at, float (&values)[kLaneColumns]) {
+  for (int base = 0; base < k; base += step) {
+    const int at = base + own;
     const bool inside = at < k;
+    float next[kLaneColumns] = {};  // on their way while these are encoded
+    if (at + step < k) load_columns(stage.x + at + step, next);
     if (inside && stage.normalized) {
 #pragma unroll
       for (int i = 0; i < kLaneColumns; i += 4) {
@@ -308,22 +302,15 @@ __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
       }
     }
     if constexpr (Kind::kFloats) {
-      if (!inside) return;
+      if (!inside) continue;
       float4* floats = reinterpret_cast<float4*>(to);
       floats[at / 8] = {values[0], values[1], values[2], values[3]};
       floats[k / 8 + at / 8] = {values[4], values[5], values[6], values[7]};
     } else {
       encode_columns<Kind::kEncoding>(values, inside, 0, at, k, to, reinterpret_cast<BlockMeta*>(meta));
     }
-  };
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    if (h * step < k) put(own + h * step, held[h]);
-  }
-  for (int base = kHeld * step; base < k; base += step) {
-    float values[kLaneColumns] = {};
-    if (base + own < k) load_columns(stage.x + base + own, values);
-    put(base + own, values);
+    for (int i = 0; i < kLaneColumns; ++i) values[i] = next[i];
   }
 }
 

@@ -74,8 +74,8 @@ CompiledOpPtr compile(const CompileContext& context, const Node& node, const Hea
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const RopeOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const HadamardOp& op);
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const KvWriteOp& op);
-// A fusion of the first nodes, if they are rope of queries, rope of keys and kv_write of those keys, with or without hadamard
-// of queries and keys, and of values, before it.
+// A fusion of the first nodes, if they are rope of queries, rope of keys and kv_write of those keys, with or without norms of the
+// heads of both before them, and hadamard of queries and keys, and of values, behind.
 Lowered<CompiledOpPtr> compile_rope_kv(const CompileContext& context, std::span<const int32_t> nodes);
 // A fusion of the first two nodes, if both are gather_rows of rows that are there.
 Lowered<CompiledOpPtr> compile_gathers(const CompileContext& context, std::span<const int32_t> nodes);

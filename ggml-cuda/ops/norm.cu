@@ -4,7 +4,7 @@
 
 #include "ggml-cuda/chain.h"
 #include "ggml-cuda/handed_bytes.h"
-#include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/ops/normalize.cuh"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
@@ -19,69 +19,17 @@ struct NormCall {
   float eps;
 };
 
-__device__ float sum_of(float4 v) {
-  return (v.x + v.y) + (v.z + v.w);
-}
-__device__ float squares_of(float4 v, float mean) {
-  v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
-  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-}
-
-// Four elements at a time, or one where the group is no multiple of four.
-template <int kWidth>
-struct Access;
-template <>
-struct Access<4> {
-  using Value = float4;
-  __device__ static float4 weight(const PlainValues& w, int i) { return w.four(4 * i); }
-  __device__ static float4 scaled(float4 x, float mean, float scale, float4 w) {
-    return {(x.x - mean) * scale * w.x, (x.y - mean) * scale * w.y, (x.z - mean) * scale * w.z,
-            (x.w - mean) * scale * w.w};
-  }
-  __device__ static float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
-};
-template <>
-struct Access<1> {
-  using Value = float;
-  __device__ static float weight(const PlainValues& w, int i) { return w[i]; }
-  __device__ static float scaled(float x, float mean, float scale, float w) { return (x - mean) * scale * w; }
-  __device__ static float plus(float a, float b) { return a + b; }
-};
-__device__ float sum_of(float v) {
-  return v;
-}
-__device__ float squares_of(float v, float mean) {
-  return (v - mean) * (v - mean);
-}
-
 template <class Team, int kWidth, NormKind kKind>
 __device__ void normalize(const NormCall& call, int64_t group_index) {
-  using A = Access<kWidth>;
-  using V = typename A::Value;
-  const int n = call.group / kWidth;
-  const int w = call.n_weights > 1 ? static_cast<int>(group_index % call.n_weights) * n : 0;
-  const V* x = reinterpret_cast<const V*>(call.x + group_index * call.group);
-  V* y = reinterpret_cast<V*>(call.y + group_index * call.group);
+  const int w = call.n_weights > 1 ? static_cast<int>(group_index % call.n_weights) * call.group : 0;
   let_next_begin();
-  for (int i = Team::rank(); i < n; i += Team::size()) {
-    call.weight.prefetch((w + i) * kWidth);
-    call.bias.prefetch(i * kWidth);
+  for (int i = kWidth * Team::rank(); i < call.group; i += kWidth * Team::size()) {
+    call.weight.prefetch(w + i);
+    call.bias.prefetch(i);
   }
   wait_for_previous();
-  float mean = 0.0f;
-  if (kKind == NormKind::layer) {
-    float sum = 0.0f;
-    for (int i = Team::rank(); i < n; i += Team::size()) sum += sum_of(x[i]);
-    mean = Team::sum(sum) / static_cast<float>(call.group);
-  }
-  float squares = 0.0f;
-  for (int i = Team::rank(); i < n; i += Team::size()) squares += squares_of(x[i], mean);
-  const float scale = 1.0f / sqrtf(Team::sum(squares) / static_cast<float>(call.group) + call.eps);
-  for (int i = Team::rank(); i < n; i += Team::size()) {
-    V v = A::scaled(x[i], mean, scale, A::weight(call.weight, w + i));
-    if (call.bias.data) v = A::plus(v, A::weight(call.bias, i));
-    y[i] = v;
-  }
+  normalize_group<Team, kWidth, kKind>(call.x + group_index * call.group, call.y + group_index * call.group, call.group, call.eps,
+                                       call.weight, w, call.bias);
 }
 
 constexpr int kWarps = 4, kMaxThreads = 1024;

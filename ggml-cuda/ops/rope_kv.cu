@@ -1,6 +1,8 @@
 // The kernel and the op of rope_kv.cuh.
 #include "ggml-cuda/ops/rope_kv.cuh"
 
+#include "device/overlap.h"
+
 namespace tandem::cuda {
 namespace {
 
@@ -17,6 +19,7 @@ __global__ void __launch_bounds__(kRotationThreads)
 
 // What the fusion found.
 struct RopeKvNodes {
+  const NormOp *q_norm = nullptr, *k_norm = nullptr;
   const RopeOp *q = nullptr, *k = nullptr;
   const HadamardOp *q_hadamard = nullptr, *k_hadamard = nullptr, *v_hadamard = nullptr;
   const KvWriteOp* write = nullptr;
@@ -33,7 +36,8 @@ class CompiledRopeKv final : public CompiledOp {
     TANDEM_CHECK(k.n_head == kv.n_head_kv && q.head_dim == kv.head_dim_k);
     TANDEM_CHECK(context.tensor(write.v).n_cols == kv.n_head_kv * kv.head_dim_v);
     call_.q = context.address<float>(q.x);
-    call_.kv[0] = context.address<float>(k.x);
+    // Keys are normalized where they are: where the norm's result has its place, something may lie that queries' blocks still read.
+    call_.kv[0] = context.address<float>(nodes.k_norm ? nodes.k_norm->x : k.x);
     call_.kv[1] = context.address<float>(write.v);
     call_.pools[0] = key_pool(call_.kv[0], kv);
     call_.pools[1] = value_pool(call_.kv[1], kv);
@@ -50,6 +54,8 @@ class CompiledRopeKv final : public CompiledOp {
     call_.q_hadamard = hadamard_of(nodes.q_hadamard);
     call_.kv_hadamard[0] = hadamard_of(nodes.k_hadamard);
     call_.kv_hadamard[1] = hadamard_of(nodes.v_hadamard);
+    if (nodes.q_norm) call_.norms[0] = head_norm(context, *nodes.q_norm);
+    if (nodes.k_norm) call_.norms[1] = head_norm(context, *nodes.k_norm);
     table_ = rope_table(context, q);
   }
 
@@ -61,6 +67,11 @@ class CompiledRopeKv final : public CompiledOp {
   }
 
  private:
+  static HeadNorm head_norm(const CompileContext& context, const NormOp& norm) {
+    return {context.address<const float>(norm.x), plain_values(context, norm.weight),
+            static_cast<int>(context.tensor(norm.weight).n_rows), norm.eps};
+  }
+
   RopeStyle style_;
   RopeKvCall call_{};
   RopeTable table_{};
@@ -95,6 +106,26 @@ class Front {
   size_t n_ = 0;
 };
 
+// Whether a node that is not in the fusion reads the memory of a tensor.
+bool is_read_elsewhere(const CompileContext& context, TensorId tensor, std::span<const int32_t> fusion) {
+  const std::vector<Node>& nodes = context.graph().nodes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (std::ranges::find(fusion, static_cast<int32_t>(i)) != fusion.end()) continue;
+    for (const TensorId id : inputs_of(nodes[i].op)) {
+      if (context.tensor(id).storage == context.tensor(tensor).storage) return true;
+    }
+  }
+  return false;
+}
+
+// Whether keys may be normalized where they are, queries before all keys are read.
+bool may_normalize(const CompileContext& context, const RopeKvNodes& found, std::span<const int32_t> fusion) {
+  const TensorId keys = found.k_norm->x, values = found.write->v;
+  return context.tensor(values).storage != context.tensor(keys).storage && !is_read_elsewhere(context, keys, fusion) &&
+         !is_read_elsewhere(context, found.k->x, fusion) && !overlap(context, found.q->x, found.q_norm->x) &&
+         !overlap(context, found.q->x, keys) && !overlap(context, found.q->x, values);
+}
+
 // n_nodes 0: it is another sequence.
 RopeKvNodes find_nodes(const CompileContext& context, std::span<const int32_t> nodes) {
   Front front(context, nodes);
@@ -104,10 +135,24 @@ RopeKvNodes find_nodes(const CompileContext& context, std::span<const int32_t> n
     const TensorId last = front.last().output;
     return front.take<HadamardOp>([&](const HadamardOp& h) { return h.x == last; });
   };
-  found.q = front.take<RopeOp>([](const RopeOp& q) { return q.first == 0; });
+  const auto head_norm = [&] {
+    return front.take<NormOp>([&](const NormOp& norm) {
+      return norm.kind == NormKind::rms && norm.bias == kNoTensor && norm.group % 4 == 0;
+    });
+  };
+  found.q_norm = head_norm();
+  const TensorId queries = found.q_norm ? front.last().output : kNoTensor;
+  found.q = front.take<RopeOp>([&](const RopeOp& q) {
+    return q.first == 0 && (!found.q_norm || (q.x == queries && q.head_dim == found.q_norm->group));
+  });
   if (!found.q) return {};
   found.q_hadamard = hadamard_of_last();
-  found.k = front.take<RopeOp>([&](const RopeOp& k) { return same_but_heads(*found.q, k); });
+  if (found.q_norm) found.k_norm = head_norm();
+  if (found.q_norm && !found.k_norm) return {};
+  const TensorId normed_keys = found.k_norm ? front.last().output : kNoTensor;
+  found.k = front.take<RopeOp>([&](const RopeOp& k) {
+    return same_but_heads(*found.q, k) && (!found.k_norm || (k.x == normed_keys && k.head_dim == found.k_norm->group));
+  });
   if (!found.k) return {};
   found.k_hadamard = hadamard_of_last();
   const TensorId keys = front.last().output;
@@ -119,6 +164,7 @@ RopeKvNodes find_nodes(const CompileContext& context, std::span<const int32_t> n
   if (!found.write) return {};
   found.layer = front.last().layer;
   found.n_nodes = front.n_taken();
+  if (found.k_norm && !may_normalize(context, found, nodes.first(found.n_nodes))) return {};
   return found;
 }
 

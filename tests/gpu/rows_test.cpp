@@ -197,6 +197,7 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
   enum class Rotated { none, keys, values, both };
   struct Case : Heads {
     Rotated rotated;
+    enum class Norms { none, of_all, of_each } norms = Norms::none;  // of heads, by one weight or one of each
   };
   std::vector<Case> cases;
   for (const Heads& h : {Heads{4, 2, 32, 32, 32, 1},
@@ -208,6 +209,10 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
     cases.push_back({h, Rotated::both});
   }
   cases.push_back({{9, 3, 64, 64, 32, 5}, Rotated::keys});
+  cases.push_back({{32, 8, 128, 128, 128, 1}, Rotated::none, Case::Norms::of_all});
+  cases.push_back({{9, 3, 64, 64, 64, 5}, Rotated::both, Case::Norms::of_each});
+  cases.push_back({{28, 20, 96, 64, 64, 3}, Rotated::none, Case::Norms::of_all});
+  cases.push_back({{1, 1, 256, 256, 256, 40}, Rotated::values, Case::Norms::of_all});
   cases.push_back({{9, 3, 64, 64, 32, 5}, Rotated::values});
   for (const Case& h : cases) {
     const bool keys_too = h.rotated == Rotated::keys || h.rotated == Rotated::both;
@@ -219,7 +224,13 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
         SCOPED_TRACE(std::to_string(h.n_head) + "/" + std::to_string(h.n_head_kv) + " heads of " +
                      std::to_string(h.head_dim) + " " + std::string(dtype_name(dtype)) +
                      (style == RopeStyle::pair ? " pair" : " half") + (keys_too ? " keys" : "") +
-                     (values_too ? " values rotated" : ""));
+                     (values_too ? " values rotated" : "") + (h.norms != Case::Norms::none ? " normalized" : ""));
+        OpCase weights(random_, tokens(1));
+        const auto norm_weight = [&](int64_t n_heads) {
+          if (h.norms == Case::Norms::none) return static_cast<const Weight*>(nullptr);
+          return weights.matrix(DType::F32, h.norms == Case::Norms::of_each ? n_heads : 1, h.head_dim, 1, 1.0f);
+        };
+        const Weight *q_weight = norm_weight(h.n_head), *k_weight = norm_weight(h.n_head_kv);
         const std::vector<float> q = random_.normals(h.n * h.n_head * h.head_dim),
                                  k = random_.normals(h.n * h.n_head_kv * h.head_dim),
                                  v = random_.normals(h.n * h.n_head_kv * h.head_dim_v);
@@ -233,9 +244,12 @@ TEST_F(GpuRows, RopeOfQueriesAndKeysWithTheirCache) {
                          tv = c.activation(h.n_head_kv * h.head_dim_v, v);
           const RopeParams q_op{style, h.n_head, h.head_dim, h.n_rot},
               k_op{style, h.n_head_kv, h.head_dim, h.n_rot};
-          const auto turn = [&] { return c.builder.hadamard(c.builder.rope(tq, q_op), k_width); };
+          const auto norm = [&](TensorId x, const Weight* weight) {
+            return weight ? c.builder.norm(x, {NormKind::rms, 1e-5f, h.head_dim}, weight) : x;
+          };
+          const auto turn = [&] { return c.builder.hadamard(c.builder.rope(norm(tq, q_weight), q_op), k_width); };
           TensorId turned = together ? turn() : kNoTensor;
-          const TensorId keys = c.builder.hadamard(c.builder.rope(tk, k_op), k_width);
+          const TensorId keys = c.builder.hadamard(c.builder.rope(norm(tk, k_weight), k_op), k_width);
           c.builder.kv_write(keys, c.builder.hadamard(tv, v_width));
           if (!together) turned = turn();
           c.finish(turned);

@@ -3,7 +3,7 @@
 #include "cpu/cpu_device.h"
 #include "emulated/gpu.h"
 #include "engine/session.h"
-#include "gpu/harness.h"
+#include "gpu/attention_scene.h"
 #include "support/gguf_bytes.h"
 #include "support/tiny_model.h"
 
@@ -271,6 +271,32 @@ TEST_F(EmulatedChains, LaunchesOfAToken) {
     EXPECT_EQ((n_kernels[3] - n_kernels[1]) / 2, 3);
     EXPECT_LE(n_kernels[1] + 31 * 3, 101) << "of 32 layers";
   }
+}
+
+// Norms of the heads, rotation and the cache are one launch; with a value that other nodes read, norms have their own.
+TEST_F(EmulatedGpu, NormsOfHeadsGoWithTheirRotation) {
+  use(usual_);
+  enum class Norms { none, both, keys_are_values };
+  std::map<Norms, int64_t> n_launches;
+  for (const Norms norms : {Norms::none, Norms::both, Norms::keys_are_values}) {
+    AttentionCase a;
+    OpCase c(random_, a.shape());
+    const AttentionScene scene(random_, a);
+    scene.give(c);
+    c.set_input(Input::slots, {scene.slot(0, a.lengths[0] - 1)});
+    GraphBuilder& b = c.builder;
+    b.set_layer(0);
+    const std::vector<float> ones(64, 1.0f);
+    const TensorId q = c.activation(4 * 64), k = c.activation(2 * 64), v = norms == Norms::keys_are_values ? k : c.activation(2 * 64);
+    const auto norm = [&](TensorId x) { return norms == Norms::none ? x : b.norm(x, {NormKind::rms, 1e-5f, 64}, c.vector(ones)); };
+    const TensorId turned = b.rope(norm(q), {RopeStyle::half, 4, 64, 64});
+    b.kv_write(b.rope(norm(k), {RopeStyle::half, 2, 64, 64}), v);
+    c.finish(turned);
+    n_launches[norms] = counts_of([&] { c.run(*device_, {1, 1}); }).launches;
+    c.expect_match(*device_, {1, 1}, 1e-6);
+  }
+  EXPECT_EQ(n_launches[Norms::both], n_launches[Norms::none]);
+  EXPECT_GT(n_launches[Norms::keys_are_values], n_launches[Norms::none]);
 }
 
 // As many blocks as a large GPU has multiprocessors; less shared memory than the weights' ring and its input take.
