@@ -19,6 +19,7 @@ struct ChainPlan {
   std::vector<ChainStage> stages;
   int front_bytes = 0;                       // of shared memory
   const HandedBytes* first_bytes = nullptr;  // of the input of the first stage
+  ChainRotation rotation{};
 };
 
 // A kernel and what it can do.
@@ -37,6 +38,7 @@ void launch_kernel(const ChainPlan& plan, const Kernel& kernel, int n_blocks, co
   std::copy(plan.stages.begin(), plan.stages.end(), args.stages);
   if (plan.first_bytes && kernel.encoding && plan.first_bytes->is_handed(1))
     args.stages[0].encoded = plan.first_bytes->at(context, static_cast<int>(*kernel.encoding));
+  args.rotation = plan.rotation;
   args.n_stages = static_cast<int>(plan.stages.size());
   args.front_bytes = plan.front_bytes;
   args.counters = context.counters + kCounters - 2;
@@ -89,7 +91,8 @@ class ChainBuilder {
       ++n_ops_;
       return true;
     }
-    if (!add_products(std::get<ChainProducts>(part->work))) return false;
+    const auto* rope = std::get_if<ChainRope>(&part->work);
+    if (!(rope ? add_rotation(*rope) : add_products(std::get<ChainProducts>(part->work)))) return false;
     n_complete_ = ++n_ops_;
     return true;
   }
@@ -151,6 +154,35 @@ class ChainBuilder {
     norm_ = nullptr;
     return true;
   }
+  // Of the results of the last stage, which nothing else reads but as it leaves them.
+  bool add_rotation(const ChainRope& rope) {
+    const RopeKvCall& call = *rope.call;
+    if (norm_ || plan_.stages.empty() || plan_.rotation.stage >= 0 || call.n_pairs > kChainPairs) return false;
+    if (call.pools[1].head_dim % 2 != 0) return false;  // a pair of values is of one head
+    ChainStage& stage = plan_.stages.back();
+    const auto target_with = [&](const float* y) {
+      for (int t = 0; t < stage.n_targets; ++t) {
+        if (stage.targets[t].y == y && stage.targets[t].residual == nullptr) return static_cast<int8_t>(t);
+      }
+      return int8_t{-1};
+    };
+    ChainRotation& rotation = plan_.rotation;
+    rotation.queries = target_with(call.q), rotation.keys = target_with(call.kv[0]), rotation.values = target_with(call.kv[1]);
+    if (stage.mode != MatvecMode::linear || rotation.queries < 0 || rotation.keys < 0 || rotation.values < 0) return false;
+    if (rotation.queries == rotation.keys || rotation.keys == rotation.values) return false;  // nowhere yet
+    rotation.stage = static_cast<int>(plan_.stages.size()) - 1;
+    rotation.style = rope.style;
+    rotation.call = call;
+    std::copy_n(rope.table->turns_per_position, call.n_pairs, rotation.table.turns_per_position);
+    rotation.table.magnitude = rope.table->magnitude;
+    rotation.table.temperature_scale = rope.table->temperature_scale;
+    rotation.table.temperature_length = rope.table->temperature_length;
+    stage.head_dim = call.head_dim;
+    stage.n_pairs = call.n_pairs;
+    if (rope.style == RopeStyle::half) stage.halves = 1u << rotation.queries | 1u << rotation.keys;
+    return true;
+  }
+
   Gpu gpu_;
   std::vector<const Kernel*> kernels_;  // those that can do all of it
   ChainPlan plan_;

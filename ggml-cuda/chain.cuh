@@ -4,16 +4,34 @@
 #include "ggml-cuda/async_copy.cuh"
 #include "ggml-cuda/chain.h"
 #include "ggml-cuda/matvec.cuh"
+#include "ggml-cuda/ops/rope_kv.cuh"
 #include "ggml-cuda/ordering.cuh"
 
 namespace tandem::cuda {
 
+// The rotation and the cache of the results of a stage.
+inline constexpr int kChainPairs = 64;
+struct ChainRopeTable {  // as RopeTable
+  double turns_per_position[kChainPairs];
+  float magnitude, temperature_scale;
+  int temperature_length;
+};
+struct ChainRotation {
+  int stage = -1;  // none
+  int8_t queries, keys, values;  // its targets
+  RopeStyle style;
+  RopeKvCall call;
+  ChainRopeTable table;
+};
+
 struct ChainArgs {
   ChainStage stages[kChainStages];
+  ChainRotation rotation;
   int n_stages;
   int front_bytes;  // of shared memory before the rings, for the input of a stage
   int* counters;    // [2], all 0 before and after
 };
+static_assert(sizeof(ChainArgs) < 4096);
 
 // A row's part of a slot: up to 32 pieces of each plane.
 template <DType T>
@@ -156,6 +174,48 @@ __device__ inline int target_of(const ChainStage& stage, int task) {
   while (!is_paired(stage.mode) && target + 1 < stage.n_targets && task >= stage.targets[target + 1].first_block) ++target;
   return target;
 }
+// Row `r` of a pair of a target.
+__device__ inline int row_of_task(const ChainStage& stage, int target, int pair, int r) {
+  if (!(stage.halves >> target & 1)) return row_of_pair(stage.mode, pair, r, stage.targets[target].w.m);
+  const int head = pair / (stage.head_dim / 2), j = pair % (stage.head_dim / 2);
+  return head * stage.head_dim + (j < stage.n_pairs ? j + r * stage.n_pairs : 2 * j + r);
+}
+
+// Rotates the sums of a pair of rows of queries or keys, and stores them, or those of values. By one lane.
+__device__ inline void store_rotated(const ChainRotation& rotation, const ChainStage& stage, int target, int pair, float first,
+                                     float second, const float2* turns) {
+  const RopeKvCall& call = rotation.call;
+  const MatvecTarget& to = stage.targets[target];
+  const int rows[2] = {row_of_task(stage, target, pair, 0), row_of_task(stage, target, pair, 1)};
+  float y[2] = {first, second};
+  if (to.bias) y[0] += to.bias[rows[0]], y[1] += to.bias[rows[1]];
+  if (target != rotation.values) {
+    const int column = rows[0] % stage.head_dim, turn = rotation.style == RopeStyle::pair ? column / 2 : column;
+    if (turn < stage.n_pairs) {
+      const float2 t = turns[turn];
+      const float a = y[0], b = y[1];
+      y[0] = add_rn(mul_rn(a, t.x), -mul_rn(b, t.y));
+      y[1] = add_rn(mul_rn(a, t.y), mul_rn(b, t.x));
+    }
+  }
+  if (target == rotation.queries) {
+    to.y[rows[0]] = y[0], to.y[rows[1]] = y[1];
+    return;
+  }
+  const Pool& pool = call.pools[target == rotation.values];
+  const int head = rows[0] / pool.head_dim;
+  std::byte* const row = pool.to + kv_row(call.slots[0], head, call.n_head_kv, call.block_size) * pool.row_bytes;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int column = rows[r] - head * pool.head_dim;
+    switch (pool.dtype) {
+      case DType::F16: reinterpret_cast<fp16_t*>(row)[column] = float_to_half(y[r]); break;
+      case DType::BF16: reinterpret_cast<bf16_t*>(row)[column] = float_to_bfloat(y[r]); break;
+      default: reinterpret_cast<float*>(row)[column] = y[r];
+    }
+  }
+}
+
 // The turns of a warp, in the order in which it asks for them: of the tasks first, first + step, ... of every stage.
 template <class Kind>
 class ChainCursor {
@@ -197,7 +257,11 @@ class ChainCursor {
     const ChainStage& stage = args_.stages[stage_];
     const int target = target_of(stage, task_);
     const MatvecTarget* const of = stage.targets + target;
-    const RowPair rows = row_pair(of, stage.mode, task_ - of->first_block);
+    RowPair rows = row_pair(of, stage.mode, task_ - of->first_block);
+    if (stage.halves != 0) {
+      for (int r = 0; r < 2; ++r)
+        rows.first[r] = static_cast<uint32_t>(row_of_task(stage, target, task_ - of->first_block, r)) * static_cast<uint32_t>(of->w.n_pieces);
+    }
     dtype_ = stage.targets[target].w.dtype;
     left_ = stage.targets[target].w.n_pieces - n;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
@@ -335,6 +399,9 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
   }
   slot = ring;
   prefetch_norm(args.stages[0]);
+  __shared__ float2 turns[kChainPairs];
+  if (args.rotation.stage >= 0)  // of a position that is an input of the step
+    compute_rotations(args.rotation.table, args.rotation.call.positions[0], args.rotation.call.n_pairs, turns);
   wait_for_previous();
 #pragma unroll 1
   for (int s = 0; s < args.n_stages; ++s) {
@@ -364,7 +431,12 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
       });
       sum_over_lanes(sums);
       const MatvecTarget* const to = stage.targets + target;
-      if (lane == 0) store_pair(to, stage.mode, stage.activation, task - to->first_block, 0, sums[0], sums[1]);
+      if (lane != 0) continue;
+      if (s == args.rotation.stage) {
+        store_rotated(args.rotation, stage, target, task - to->first_block, sums[0], sums[1], turns);
+      } else {
+        store_pair(to, stage.mode, stage.activation, task - to->first_block, 0, sums[0], sums[1]);
+      }
     }
   }
   if (args.n_stages > 1) end_waits(args.counters);

@@ -1,5 +1,5 @@
-// Chains: the products of one token that follow each other, and the norms in front of them, in one launch. Of a model like Llama's:
-// from the output of a layer's attention to the queries, keys and values of the next layer.
+// Chains: the products of one token that follow each other, the norms in front of them, and the rotation and storing of queries, keys
+// and values, in one launch. Of a model like Llama's: from the output of a layer's attention to the cache of the next layer.
 //
 // A kernel for each of them waits for the last block of the one before, then for its input, then for the first weights.
 // In a chain the weights never wait: every warp has a ring of slots in shared memory and asks for its rows as long as a
@@ -17,8 +17,12 @@
 // (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading, more than all of the attention's output matrix) is asked
 // for before these waits.
 //
-// Rotation and attention have kernels of their own, whose blocks run beside those of the next chain, which fills its rings
-// meanwhile: 80 registers a thread leave room for them. In the chain itself they took its registers and were slower (FLOORS.md).
+// A pair of rows of queries or keys is a pair of columns that are rotated, and the warp that has their sums rotates them; keys and
+// values go to a cache of F16, BF16 or F32, and nowhere else. Blocks of other caches, and heads that are normalized before, have
+// more columns than a warp has: a launch behind the chain.
+//
+// Attention has a kernel of its own, whose blocks run beside those of the next chain, which fills its rings meanwhile: 80 registers a
+// thread leave room for them. In the chain itself it took its registers and was slower (FLOORS.md).
 //
 // The blocks of a grid, one a multiprocessor, must all run at once, whatever else the GPU does: another session's chain that had the
 // other half of it would wait for ever, as this one. So a launch is cooperative: all of its blocks begin, or none.
@@ -35,6 +39,9 @@
 
 namespace tandem::cuda {
 
+struct RopeKvCall;
+struct RopeTable;
+
 inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
 
 // A product; without targets a norm alone.
@@ -49,6 +56,10 @@ struct ChainStage {
   MatvecMode mode = MatvecMode::linear;     // or glu
   Activation activation = Activation::silu;
   int k = 0, n_targets = 0, n_tasks = 0;
+  // Where results are rotated (ChainRotation): the heads' columns and their pairs, and a bit for each target whose pairs of rows are
+  // those of columns n_pairs apart.
+  int head_dim = 0, n_pairs = 0;
+  unsigned halves = 0;
 };
 
 inline constexpr int kChainStages = 6;  // at most; their parameters are 4 KB at most
@@ -66,8 +77,13 @@ struct ChainProducts {
   Activation activation = Activation::silu;
   const float* x = nullptr;
 };
+struct ChainRope {  // of what the product before it makes
+  const RopeKvCall* call;
+  const RopeTable* table;
+  RopeStyle style;
+};
 struct ChainPart {
-  std::variant<ChainNorm, ChainProducts> work;
+  std::variant<ChainNorm, ChainProducts, ChainRope> work;
 };
 
 // The environment's TANDEM_CUDA_CHAINS=0 asks for kernels of their own, to measure both.

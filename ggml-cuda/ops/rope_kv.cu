@@ -2,6 +2,7 @@
 #include "ggml-cuda/ops/rope_kv.cuh"
 
 #include "device/overlap.h"
+#include "ggml-cuda/chain.h"
 
 namespace tandem::cuda {
 namespace {
@@ -25,6 +26,7 @@ struct RopeKvNodes {
   const KvWriteOp* write = nullptr;
   int layer = -1;
   size_t n_nodes = 0;
+  bool may_chain = false;  // the floats of keys and values are read by nothing behind it
 };
 
 class CompiledRopeKv final : public CompiledOp {
@@ -57,7 +59,11 @@ class CompiledRopeKv final : public CompiledOp {
     if (nodes.q_norm) call_.norms[0] = head_norm(context, *nodes.q_norm);
     if (nodes.k_norm) call_.norms[1] = head_norm(context, *nodes.k_norm);
     table_ = rope_table(context, q);
+    part_.work = ChainRope{&call_, &table_, style_};
+    may_chain_ = nodes.may_chain;
   }
+
+  const ChainPart* chain_part() const override { return may_chain_ ? &part_ : nullptr; }
 
   void launch(const LaunchContext& context) const override {
     const dim3 grid(static_cast<unsigned>(context.shape.n_tokens),
@@ -75,6 +81,8 @@ class CompiledRopeKv final : public CompiledOp {
   RopeStyle style_;
   RopeKvCall call_{};
   RopeTable table_{};
+  ChainPart part_;
+  bool may_chain_;
 };
 
 // Whether two rotations are the same except for the number of heads.
@@ -164,7 +172,13 @@ RopeKvNodes find_nodes(const CompileContext& context, std::span<const int32_t> n
   if (!found.write) return {};
   found.layer = front.last().layer;
   found.n_nodes = front.n_taken();
-  if (found.k_norm && !may_normalize(context, found, nodes.first(found.n_nodes))) return {};
+  const std::span<const int32_t> fusion = nodes.first(found.n_nodes);
+  if (found.k_norm && !may_normalize(context, found, fusion)) return {};
+  const KvLayer& kv = context.segment.kv[found.layer];
+  const auto is_plain_pool = [](DType dtype) { return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32; };
+  found.may_chain = !found.k_norm && !found.q_hadamard && !found.k_hadamard && !found.v_hadamard && is_plain_pool(kv.k_dtype) &&
+                    is_plain_pool(kv.v_dtype) && found.q->head_dim % 2 == 0 && !is_read_elsewhere(context, keys, fusion) &&
+                    !is_read_elsewhere(context, found.write->v, fusion);
   return found;
 }
 

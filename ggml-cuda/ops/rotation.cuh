@@ -45,8 +45,8 @@ inline RopeTable rope_table(const CompileContext& context, const RopeOp& op) {
 
 // All threads of the block; rotation [n_pairs] (cosine, sine) in shared memory is ready for all of them at
 // the end.
-__device__ inline void compute_rotations(const RopeTable& table, int32_t position, int n_pairs,
-                                         float2* rotation) {
+template <class Table>  // RopeTable, or one for fewer pairs
+__device__ inline void compute_rotations(const Table& table, int32_t position, int n_pairs, float2* rotation) {
   float magnitude = table.magnitude;
   if (table.temperature_scale != 0.0f) {
     magnitude *=

@@ -50,6 +50,13 @@ bool on_short_list() {
 #endif
 }
 
+std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
+  const DTypeInfo& info = dtype_info(dtype);
+  std::vector<float> x(bytes.size() / info.block_bytes * info.block_elements);
+  dequantize_row(dtype, bytes.data(), x.data(), static_cast<int64_t>(x.size()));
+  return x;
+}
+
 double relative_error(std::span<const float> out, std::span<const float> reference, double least) {
   if (out.size() != reference.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, norm = 0;

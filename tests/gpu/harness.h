@@ -83,6 +83,9 @@ struct OpResult {
   CacheBytes cache;
 };
 
+// The elements of rows of a cache.
+std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes);
+
 // A graph under test with its inputs.
 class OpCase {
  public:

@@ -160,13 +160,6 @@ TEST_F(GpuRows, KvWriteStoresTheFormatsBytes) {
   }
 }
 
-std::vector<float> floats_of(DType dtype, const std::vector<std::byte>& bytes) {
-  const DTypeInfo& info = dtype_info(dtype);
-  std::vector<float> x(bytes.size() / info.block_bytes * info.block_elements);
-  dequantize_row(dtype, bytes.data(), x.data(), static_cast<int64_t>(x.size()));
-  return x;
-}
-
 TEST_F(GpuRows, HadamardRotatesRuns) {
   struct Size {
     int64_t n_cols, width, n;
