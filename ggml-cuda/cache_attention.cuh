@@ -54,6 +54,5 @@ class CacheAttention {
 // Lets a kernel use all shared memory of a block, `limit` bytes with its static part: the kernel serves other plans too,
 // which may need more than this one. Nothing without a kernel.
 void allow_shared(const AttentionKernel& kernel, size_t limit);
-void allow_shared(const void* kernel, size_t limit);
 
 }  // namespace tandem::cuda

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <optional>
 
-#include "ggml-cuda/cache_attention.cuh"
 #include "ggml-cuda/launch.cuh"
 
 namespace tandem::cuda {

@@ -20,4 +20,11 @@ bool can_overlap(const void* kernel) {
   return known[{device, kernel}] = attributes.ptxVersion >= 90;
 }
 
+void allow_shared(const void* function, size_t limit) {
+  cudaFuncAttributes attributes{};
+  TANDEM_CUDA(cudaFuncGetAttributes(&attributes, function));
+  TANDEM_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(limit - attributes.sharedSizeBytes)));
+}
+
 }  // namespace tandem::cuda

@@ -9,6 +9,9 @@
 
 namespace tandem::cuda {
 
+// Lets a kernel use all shared memory of a block, `limit` bytes with its static part, on the current device.
+void allow_shared(const void* kernel, size_t limit);
+
 // Whether a kernel's code, as loaded on the current device, has the instructions of overlap.h. Any thread.
 bool can_overlap(const void* kernel);
 

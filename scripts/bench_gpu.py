@@ -7,7 +7,7 @@ rows appear as they are measured.
     scripts/bench_gpu.py --table FILE...    prints the table of --json files
 
 decode     tokens one by one, with 0, 4096 and 16384 tokens in the cache
-chains     the same with the ops of nine layers in one launch (TANDEM_CUDA_CHAINS=1) and without, in turn
+chains     the same with chains, a layer's products in one launch, and with kernels of their own (TANDEM_CUDA_CHAINS=0), in turn
 attention  decode over caches of F16, Q8_0 and Q4_0 with attention on tensor cores, and in floats
            (TANDEM_CUDA_ATTENTION=floats), in turn
 prefill    prompts, at micro-batches of 512 and 2048 tokens
@@ -88,7 +88,7 @@ SECTIONS = {
     "long": [("all on the GPU", decode([32768, 65536], ALL, 32)),
              ("all on the GPU, cache q8_0", decode([16384, 65536], [*ALL, "-ctk", "q8_0", "-ctv", "q8_0"], 32))],
 }
-OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, in chains", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
+OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, without chains", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
 WIDTHS = (9, 8, 33, 15, 6, 9, 8, 22, 7)
 HEADER = ("section", "type", "placement", "test", "ubatch", "t/s", "± t/s", "share of", "GiB GPU")
 

@@ -206,13 +206,6 @@ void allow_shared(const AttentionKernel& kernel, size_t limit) {
   if (kernel.kernel) allow_shared(reinterpret_cast<const void*>(kernel.kernel), limit);
 }
 
-void allow_shared(const void* function, size_t limit) {
-  cudaFuncAttributes attributes{};
-  TANDEM_CUDA(cudaFuncGetAttributes(&attributes, function));
-  TANDEM_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(limit - attributes.sharedSizeBytes)));
-}
-
 size_t CacheAttention::partial_bytes(int64_t n_tokens, int n_splits) const {
   return static_cast<size_t>(n_tokens * call_.n_head * n_splits * partial_floats(call_)) * sizeof(float);
 }
