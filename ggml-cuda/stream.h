@@ -90,7 +90,7 @@ class Stream {
   std::deque<Recorded> recorded_;        // events that may not be complete, by ascending number
   std::vector<SharedEvent> spare_;
   uint64_t last_ = 0;  // number of the newest event
-  TimedWait waits_;
+  TimedWait<> waits_;
 };
 
 }  // namespace tandem::cuda

@@ -10,34 +10,41 @@
 
 namespace tandem::cuda {
 
-// One thread.
+struct SteadyTime {
+  using Point = std::chrono::steady_clock::time_point;
+  static Point now() { return std::chrono::steady_clock::now(); }
+  static void sleep_until(Point then) { std::this_thread::sleep_until(then); }
+};
+
+// One thread. Time: as SteadyTime.
+template <class Time = SteadyTime>
 class TimedWait {
  public:
-  // Returns when is_over() is true. sleep(): returns then too, after a sleep; called where no time is expected.
+  // Returns when is_over() is true. sleep(): returns then too, after a sleep; called where it is not over when it should be.
   template <class IsOver, class Sleep>
   void wait(IsOver&& is_over, Sleep&& sleep) {
-    const Clock::time_point begin = Clock::now();
+    const Point begin = Time::now();
     bool over = look(is_over, begin + kShort);
     // The shortest, as waits for several parts of a step take turns: none is slept through.
     const Duration expected = *std::min_element(last_.begin(), last_.end());
     const Duration margin = kShort + expected / 16;
     if (!over && expected > 2 * margin && expected <= kLong) {
-      std::this_thread::sleep_until(begin + expected - margin);
+      Time::sleep_until(begin + expected - margin);
       over = look(is_over, begin + expected + margin);
     }
     if (!over) sleep();
-    if (const Duration took = Clock::now() - begin; took > kShort) last_[next_++ % last_.size()] = took;
+    if (const Duration took = Time::now() - begin; took > kShort) last_[next_++ % last_.size()] = took;
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Duration = Clock::duration;
+  using Point = typename Time::Point;
+  using Duration = typename Point::duration;
   static constexpr Duration kShort = std::chrono::microseconds(100), kLong = std::chrono::milliseconds(20);
 
   template <class IsOver>
-  static bool look(IsOver& is_over, Clock::time_point until) {
+  static bool look(IsOver& is_over, Point until) {
     bool over = is_over();
-    while (!over && Clock::now() < until) over = is_over();
+    while (!over && Time::now() < until) over = is_over();
     return over;
   }
 

@@ -140,18 +140,17 @@ struct PackedWarp {
   __device__ void run(const int32_t* table, PositionRange range, int warp, int n_warps) {
     const int end_tile = (range.end + kTile - 1) / kTile;
     int tile = range.begin / kTile + warp;
-    // The tile that is fetched next. Its block is read from the table before the one in front of it is fetched, so that nothing waits
-    // for it; and a turn divides nothing.
+    // The tile that is fetched next. Its block is read from the table when the one in front of it has been asked for, so that nothing
+    // waits for it; and a turn divides nothing.
     int next = tile, offset = tile * kTile % call.block_size;
     const int32_t* entry = table + tile * kTile / call.block_size;
     const int turn = n_warps * kTile, turn_entries = turn / call.block_size, turn_offset = turn % call.block_size;
     int block = next < end_tile ? *entry : -1;
     const auto fetch_next = [&](int step) {
-      const int its_block = block, its_offset = offset;
+      fetch(block, offset, step);
       next += n_warps, entry += turn_entries, offset += turn_offset;
       if (offset >= call.block_size) offset -= call.block_size, ++entry;
       block = next < end_tile ? *entry : -1;
-      fetch(its_block, its_offset, step);
     };
     fetch_next(0);
     fetch_next(1);
