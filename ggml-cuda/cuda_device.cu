@@ -38,19 +38,25 @@ class CudaExecutable final : public Executable {
  public:
   CudaExecutable(const CompileContext& context, bool with_chains)
       : ops(compile_ops(context)),
-        slot_bytes(align_up(hand_bytes(ops), kScratchAlignment)),
-        scratch_bytes(kCounterBytes + 2 * slot_bytes + scratch_of(ops)) {
+        slot_bytes(hand_bytes(ops)),
+        scratch_bytes(kCounterBytes + behind_slots(2) + scratch_of(ops)) {
     if (with_chains) ops = make_chains(std::move(ops), context.gpu, !context.segment.addresses.empty());
   }
 
   LaunchContext context(cudaStream_t stream, const StepShape& shape, std::byte* scratch) const {
     std::byte* const slots = scratch + kCounterBytes;
-    return {
-        stream, shape, slots + 2 * slot_bytes, {slots, slots + slot_bytes}, reinterpret_cast<int*>(scratch)};
+    return {stream, shape, slots + behind_slots(2), {slots, slots + behind_slots(1)}, reinterpret_cast<int*>(scratch)};
+  }
+
+  // What follows the first slots.
+  size_t behind_slots(size_t n_slots) const {
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < n_slots; ++i) n_bytes += align_up(slot_bytes[i], kScratchAlignment);
+    return n_bytes;
   }
 
   std::vector<CompiledOpPtr> ops;
-  size_t slot_bytes;  // of handed bytes
+  std::array<size_t, 2> slot_bytes;  // of handed bytes
   size_t scratch_bytes;
   StepGraphs graphs;
 };

@@ -34,26 +34,46 @@ Maker maker_of(std::span<const CompiledOpPtr> ops, size_t i, const BytesReader& 
 
 }  // namespace
 
-size_t hand_bytes(std::span<const CompiledOpPtr> ops) {
-  size_t most = 0;
+int64_t count_reads(const SegmentView& view, TensorId tensor) {
+  const Graph& graph = view.graph();
+  const TensorId storage = view.tensor(tensor).storage;
+  const auto is_it = [&](TensorId id) { return id != kNoTensor && graph.tensor(id).storage == storage; };
+  if (is_it(graph.logits) || is_it(graph.top) || is_it(graph.hidden) || std::any_of(graph.sent.begin(), graph.sent.end(), is_it))
+    return INT64_MAX;
+  int64_t n = 0;
+  for (const Node& node : graph.nodes) {
+    for (const TensorId id : inputs_of(node.op)) n += is_it(id);
+  }
+  return n;
+}
+
+std::array<size_t, 2> hand_bytes(std::span<const CompiledOpPtr> ops) {
+  std::array<size_t, 2> most{};
   size_t first_free[2] = {};  // the first op that may write to a slot: behind those that read it
   for (size_t i = 0; i < ops.size(); ++i) {
     BytesReader* reader = ops[i]->bytes_reader();
-    if (!reader || (!reader->bytes.wanted[0] && !reader->bytes.wanted[1])) continue;
+    if (!reader || (!reader->bytes.wanted[0] && !reader->bytes.wanted[1] && !reader->bytes.narrow)) continue;
     const Maker found = maker_of(ops, i, *reader);
     if (!found.maker) continue;
     HandedBytes& made = found.maker->bytes;
+    HandedBytes& read = reader->bytes;
     if (made.slot < 0) {
+      if (found.maker->few == INT64_MAX) read.narrow.reset();
+      if (!read.wanted[0] && !read.wanted[1] && !read.narrow) continue;
       const int slot = first_free[0] <= found.op ? 0 : 1;
       if (first_free[slot] > found.op) continue;
-      made = reader->bytes;
+      made = read;
       made.slot = slot;
+      made.few = std::max(read.few, found.maker->few);
     } else {  // another op reads them too
-      for (size_t e = 0; e < kEncodings; ++e) made.wanted[e] |= reader->bytes.wanted[e];
+      for (size_t e = 0; e < kEncodings; ++e) made.wanted[e] |= read.wanted[e];
+      if (read.narrow != made.narrow || read.few > made.few || read.max_n != made.max_n) read.narrow.reset();
     }
-    reader->bytes.slot = made.slot;
+    read.slot = made.slot;
+    read.few = made.few;
+    if (read.narrow) made.n_narrow_reads += reader->n_reads;
     first_free[made.slot] = i + 1;
-    most = std::max(most, made.n_bytes());
+    most[static_cast<size_t>(made.slot)] = std::max(most[static_cast<size_t>(made.slot)], made.n_bytes());
   }
   return most;
 }

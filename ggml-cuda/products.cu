@@ -11,12 +11,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <DType To>
-__device__ uint16_t narrowed(float x) {
-  if constexpr (To == DType::BF16) return float_to_bfloat(x);
-  return float_to_half(x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
-}
-
 // Rows of a weight as bf16 or f16: `to` [n_blocks * 32], from block `first` on, for matrix blockIdx.y. A thread takes word w of a block:
 // columns 4w..4w+3 and 16+4w..16+4w+3, two 8-byte stores; four threads fill a block's 64 bytes. Bytes: the
 // weight's once, 2 an element written: 2.6 an element of Q4_K.
@@ -112,6 +106,18 @@ __global__ void __launch_bounds__(kThreads)
     combine_kernel(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < n) y[i] = gated(activation, gate[i], up[i]);
+}
+
+// The same as 16-bit floats, four at a time, and as floats where y is not null.
+template <DType To>
+__global__ void __launch_bounds__(kThreads)
+    combine_narrow_kernel(Activation activation, const float* gate, const float* up, float* y, uint16_t* to, int64_t n) {
+  const int64_t i = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
+  if (i >= n) return;
+  const float4 g = *reinterpret_cast<const float4*>(gate + i), u = *reinterpret_cast<const float4*>(up + i);
+  const float4 v{gated(activation, g.x, u.x), gated(activation, g.y, u.y), gated(activation, g.z, u.z), gated(activation, g.w, u.w)};
+  if (y) *reinterpret_cast<float4*>(y + i) = v;
+  *reinterpret_cast<ushort4*>(to + i) = {narrowed<To>(v.x), narrowed<To>(v.y), narrowed<To>(v.z), narrowed<To>(v.w)};
 }
 
 unsigned blocks_for(int64_t n, int64_t per_block) {
@@ -235,6 +241,13 @@ void combine_glu(Activation activation, const float* gate, const float* up, floa
   check_launch("combine_kernel");
 }
 
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to, int64_t n,
+                 cudaStream_t stream) {
+  const auto kernel = to.dtype == DType::F16 ? combine_narrow_kernel<DType::F16> : combine_narrow_kernel<DType::BF16>;
+  kernel<<<blocks_for(n / 4, kThreads), kThreads, 0, stream>>>(activation, gate, up, to.and_floats ? y : nullptr, to.values, n);
+  check_launch("combine_narrow_kernel");
+}
+
 InputEncodings::InputEncodings(int64_t k, int64_t max_n, const std::vector<DType>& dtypes,
                                ScratchLayout& scratch)
     : k_(k), max_n_(max_n) {
@@ -283,6 +296,7 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
   for (const DeviceWeight& w : weights) {
     const bool quantized = has_planes(w.dtype);
     any_quantized_ |= quantized;
+    reads_floats_ |= !quantized && w.dtype != DType::F16 && w.dtype != DType::BF16;
     f16_ |= by_cublas_ && w.dtype == DType::F16;
     bf16_ |= by_cublas_ && w.dtype == DType::BF16;
     if (quantized) {
@@ -313,8 +327,17 @@ void LargeProducts::choose_kernels(int64_t max_n, const std::vector<DeviceWeight
   if (!by_cublas_) max_mma_tokens_ = INT64_MAX;
 }
 
+void LargeProducts::ask_for_narrow(HandedBytes& handed, int64_t max_n) const {
+  const bool bf16 = bf16_ || bf16_panels_;
+  if (!by_cublas_ || reads_floats_ || f16_ == bf16) return;
+  handed.narrow = f16_ ? DType::F16 : DType::BF16;
+  handed.few = any_quantized_ ? std::max<int64_t>(kMaxMatvecTokens, max_mma_tokens_) : kMaxMatvecTokens;
+  handed.max_n = max_n;
+}
+
 LargeProducts::Input LargeProducts::prepare(const InputEncodings& encodings, const float* x, int64_t n,
-                                            const LaunchContext& context) const {
+                                            const LaunchContext& context, const HandedBytes& handed) const {
+  if (const uint16_t* narrow = handed.narrow_at(context, n)) return {n, {}, narrow, narrow};
   Input input{n, {}, context.scratch + f16_at_, context.scratch + bf16_at_};
   input.encoded.x = x;
   const bool mma = n <= max_mma_tokens_;
@@ -340,14 +363,16 @@ void LargeProducts::multiply_one(const MatvecTarget& target, const Input& input,
 }
 
 void LargeProducts::multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
-                                       const LaunchContext& context) const {
+                                       const LaunchContext& context, const NarrowTo& to) const {
   if (by_mma(target.w.dtype, input.n)) {
     return multiply_by_mma(MatmulStore::with_gate, activation, target, input, context);
   }
   MatvecTarget other = target;
   other.y = reinterpret_cast<float*>(context.scratch + other_at_);
   multiply_one(other, input, context);
-  combine_glu(activation, target.y, other.y, target.y, input.n * target.w.m, context.stream);
+  const int64_t n = input.n * target.w.m;
+  to.values ? combine_glu(activation, target.y, other.y, target.y, to, n, context.stream)
+            : combine_glu(activation, target.y, other.y, target.y, n, context.stream);
 }
 
 void LargeProducts::multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,

@@ -48,6 +48,15 @@ void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream);
 // y = activation(gate) * up over n values; y may be gate or up.
 void combine_glu(Activation activation, const float* gate, const float* up, float* y, int64_t n,
                  cudaStream_t stream);
+// Results that go to the op behind as 16-bit floats, of F16 or BF16; `values` null: as floats alone.
+struct NarrowTo {
+  uint16_t* values = nullptr;
+  DType dtype = DType::BF16;
+  bool and_floats = true;
+};
+// The same with 16-bit floats; n is a multiple of 4.
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to, int64_t n,
+                 cudaStream_t stream);
 
 // Hands out pieces of an op's scratch in order.
 class ScratchLayout {
@@ -108,13 +117,19 @@ class LargeProducts {
     const void* f16;   // [n, k], where a weight is F16
     const void* bf16;  // [n, k], where a weight is, or is made, BF16
   };
-  Input prepare(const InputEncodings& encodings, const float* x, int64_t n,
-                const LaunchContext& context) const;
+  Input prepare(const InputEncodings& encodings, const float* x, int64_t n, const LaunchContext& context,
+                const HandedBytes& handed = {}) const;
+  // What an op before may make of the input instead of floats.
+  void ask_for_narrow(HandedBytes& handed, int64_t max_n) const;
+  // In steps of more tokens multiply_with_gate ends with what can make 16-bit floats.
+  int64_t few_of_gate(const MatvecTarget& target) const {
+    return has_planes(target.w.dtype) ? std::max<int64_t>(kMaxMatvecTokens, max_mma_tokens_) : kMaxMatvecTokens;
+  }
   // y [n, m] = x W^T + bias + residual; residual may be y.
   void multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
   // y = activation(y) * (x W^T + bias).
   void multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
-                          const LaunchContext& context) const;
+                          const LaunchContext& context, const NarrowTo& to = {}) const;
 
  private:
   // Decides by the numbers of tokens, and by what the GPU and the libraries are.
@@ -131,6 +146,7 @@ class LargeProducts {
   int64_t k_, max_mma_tokens_;
   bool by_cublas_ = false;                                                         // what is not by mma
   bool any_quantized_ = false, f16_ = false, bf16_ = false, bf16_panels_ = false;  // among the weights
+  bool reads_floats_ = false;                                                      // some weight's product
   cublasHandle_t cublas_ = nullptr;
   size_t partial_at_ = 0, f16_at_ = 0, bf16_at_ = 0, panel_at_ = 0, panel_bytes_ = 0, other_at_ = 0,
          workspace_at_ = 0;

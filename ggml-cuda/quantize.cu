@@ -28,19 +28,15 @@ __global__ void __launch_bounds__(kThreads)
   encode_columns<E>(values, inside, token, column, k, q, meta);
 }
 
-// x [n] as 16-bit floats, four a thread; what is too large for f16 becomes its largest.
+// x [n] as 16-bit floats, four a thread.
 template <DType T>
 __global__ void __launch_bounds__(kThreads) narrow_kernel(const float* x, int64_t n, uint16_t* to) {
   const int64_t i = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
-  const auto narrow = [](float v) {
-    if constexpr (T == DType::BF16) return float_to_bfloat(v);
-    return float_to_half(v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f));
-  };
   if (i + 4 <= n) {
     const float4 v = *reinterpret_cast<const float4*>(x + i);
-    *reinterpret_cast<ushort4*>(to + i) = {narrow(v.x), narrow(v.y), narrow(v.z), narrow(v.w)};
+    *reinterpret_cast<ushort4*>(to + i) = {narrowed<T>(v.x), narrowed<T>(v.y), narrowed<T>(v.z), narrowed<T>(v.w)};
   } else {
-    for (int64_t j = i; j < n; ++j) to[j] = narrow(x[j]);
+    for (int64_t j = i; j < n; ++j) to[j] = narrowed<T>(x[j]);
   }
 }
 

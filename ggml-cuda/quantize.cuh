@@ -16,6 +16,13 @@ __device__ inline void load_columns(const float* x, float (&values)[kLaneColumns
   }
 }
 
+// A 16-bit float; what is too large for F16 becomes its largest.
+template <DType To>
+__device__ inline uint16_t narrowed(float x) {
+  if constexpr (To == DType::BF16) return float_to_bfloat(x);
+  return float_to_half(x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
+
 // All lanes call it; `inside` is the same for the lanes that share a scale. The lane's columns are `column` and the next.
 template <Encoding E>
 __device__ inline void encode_columns(const float (&values)[kLaneColumns], bool inside, int64_t token,

@@ -25,6 +25,10 @@ class CompiledGlu final : public CompiledOp {
     scratch_bytes = scratch.n_bytes();
     part_.work = ChainProducts{op.x, &reader_.bytes, {gate_, up_}, MatvecMode::glu, activation_, x_};
     if (together() && makes_matvec_bytes(gate_.w.m)) maker_.tensor = node.output;
+    maker_.few = large_.few_of_gate(up_);
+    maker_.n_reads = count_reads(context, node.output);
+    large_.ask_for_narrow(reader_.bytes, shape_.n_rows);
+    reader_.n_reads = 1;
   }
 
   BytesReader* bytes_reader() override { return &reader_; }
@@ -38,10 +42,12 @@ class CompiledGlu final : public CompiledOp {
     if (n == 0) return;
     MatvecTarget up = up_;
     if (n > kMaxMatvecTokens) {
-      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context);
+      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context, reader_.bytes);
       large_.multiply(gate_, input, context);
       up.y = gate_.y;
-      return large_.multiply_with_gate(activation_, up, input, context);
+      const HandedBytes& made = maker_.bytes;
+      return large_.multiply_with_gate(activation_, up, input, context,
+                                       {made.narrow_at(context, n), made.narrow.value_or(DType::BF16), maker_.makes_floats(n)});
     }
     up.y = reinterpret_cast<float*>(context.scratch + up_at_);
     MatvecArgs args;

@@ -31,6 +31,8 @@ class CompiledLinear final : public CompiledOp {
         reader_(encodings_.reader(x_id)),
         part_{ChainProducts{x_id, &reader_.bytes, targets_, MatvecMode::linear, Activation::silu, x_}} {
     scratch_bytes = scratch.n_bytes();
+    large_.ask_for_narrow(reader_.bytes, x.n_rows);
+    reader_.n_reads = static_cast<int64_t>(targets_.size());
   }
 
   BytesReader* bytes_reader() override { return &reader_; }
@@ -40,7 +42,7 @@ class CompiledLinear final : public CompiledOp {
     const int64_t n = row_count(extent_, fixed_rows_, context.shape);
     if (n == 0) return;
     if (n > kMaxMatvecTokens) {
-      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context);
+      const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context, reader_.bytes);
       for (const MatvecTarget& t : targets_) large_.multiply(t, input, context);
       return;
     }

@@ -5,6 +5,7 @@
 #include "ggml-cuda/chain.h"
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/ops/normalize.cuh"
+#include "ggml-cuda/products.cuh"
 #include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
@@ -61,10 +62,32 @@ void launch_norm(const NormCall& call, cudaStream_t stream) {
   }
 }
 
-// The same for whole rows, a block each, with the bytes of y (handed_bytes.h). A thread has eight neighbouring columns at a
-// time; n is a multiple of 32.
-template <NormKind kKind>
-__global__ void __launch_bounds__(kMaxThreads) norm_with_bytes(NormCall call, MadeBytes made) {
+// What else is made of a row: its bytes (handed_bytes.h), or 16-bit floats. All lanes call it, with eight neighbouring columns.
+struct WithBytes {
+  MadeBytes made;
+  __device__ bool and_floats() const { return true; }
+  __device__ void operator()(const float (&values)[kLaneColumns], bool inside, int row, int at, int n) const {
+    encode_columns(values, inside, row, at, n, made);
+  }
+};
+template <DType To>
+struct WithNarrow {
+  NarrowTo to;
+  __device__ bool and_floats() const { return to.and_floats; }
+  __device__ void operator()(const float (&values)[kLaneColumns], bool inside, int row, int at, int n) const {
+    if (!inside) return;
+    uint32_t pairs[kLaneColumns / 2];
+#pragma unroll
+    for (int i = 0; i < kLaneColumns / 2; ++i)
+      pairs[i] = narrowed<To>(values[2 * i]) | static_cast<uint32_t>(narrowed<To>(values[2 * i + 1])) << 16;
+    *reinterpret_cast<uint4*>(to.values + static_cast<int64_t>(row) * n + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+};
+
+// The same for whole rows, a block each, with what `Also` makes of y. A thread has eight neighbouring columns at a time; n is a
+// multiple of 32.
+template <NormKind kKind, class Also>
+__global__ void __launch_bounds__(kMaxThreads) norm_and_more(NormCall call, Also also) {
   const int n = call.group, step = kLaneColumns * static_cast<int>(blockDim.x);
   const int own = kLaneColumns * static_cast<int>(threadIdx.x);
   const int w = call.n_weights > 1 ? static_cast<int>(blockIdx.x % call.n_weights) * n : 0;
@@ -93,19 +116,19 @@ __global__ void __launch_bounds__(kMaxThreads) norm_with_bytes(NormCall call, Ma
       const int i = at + 4 * half;
       float4 v = Access<4>::scaled(x[i / 4], mean, scale, call.weight.four(w + i));
       if (call.bias.data) v = Access<4>::plus(v, call.bias.four(i));
-      y[i / 4] = v;
+      if (also.and_floats()) y[i / 4] = v;
       values[4 * half] = v.x, values[4 * half + 1] = v.y, values[4 * half + 2] = v.z,
                  values[4 * half + 3] = v.w;
     }
-    encode_columns(values, at < n, blockIdx.x, at, n, made);
+    also(values, at < n, static_cast<int>(blockIdx.x), at, n);
   }
 }
 
-template <NormKind kKind>
-void launch_norm_with_bytes(const NormCall& call, const MadeBytes& made, cudaStream_t stream) {
+template <class Also>
+void launch_norm_and_more(NormKind kind, const NormCall& call, const Also& also, cudaStream_t stream) {
   const int n_threads = std::min<int>(blocks_of(call.group, kLaneColumns * kWarp) * kWarp, kMaxThreads);
-  launch_overlapping(norm_with_bytes<kKind>, static_cast<unsigned>(call.n_groups), n_threads, 0, stream, call,
-                     made);
+  const auto kernel = kind == NormKind::rms ? norm_and_more<NormKind::rms, Also> : norm_and_more<NormKind::layer, Also>;
+  launch_overlapping(kernel, static_cast<unsigned>(call.n_groups), n_threads, 0, stream, call, also);
 }
 
 class CompiledNorm final : public CompiledOp {
@@ -118,7 +141,11 @@ class CompiledNorm final : public CompiledOp {
         weight_(plain_values(context, op.weight)),
         bias_(plain_values(context, op.bias)),
         y_(context.address<float>(node.output)) {
-    if (op.group == shape_.n_cols && op.group % kBlockColumns == 0) maker_.tensor = node.output;
+    if (op.group == shape_.n_cols && op.group % kBlockColumns == 0) {
+      maker_.tensor = node.output;
+      maker_.few = kMaxHandedTokens;
+      maker_.n_reads = count_reads(context, node.output);
+    }
     ChainNorm part{op.x, node.output, {}};
     part.stage.x = x_;
     part.stage.weight = weight_;
@@ -142,9 +169,13 @@ class CompiledNorm final : public CompiledOp {
     const NormCall call{
         x_, weight_, bias_, y_, n_groups, static_cast<int>(op_.group), static_cast<int>(n_weights_), op_.eps};
     const bool rms = op_.kind == NormKind::rms;
-    if (const MadeBytes made = maker_.bytes.made(context, n_groups); made.any()) {
-      return rms ? launch_norm_with_bytes<NormKind::rms>(call, made, context.stream)
-                 : launch_norm_with_bytes<NormKind::layer>(call, made, context.stream);
+    const HandedBytes& handed = maker_.bytes;
+    if (const MadeBytes made = handed.made(context, n_groups); made.any())
+      return launch_norm_and_more(op_.kind, call, WithBytes{made}, context.stream);
+    if (uint16_t* const narrow = handed.narrow_at(context, n_groups)) {
+      const NarrowTo to{narrow, *handed.narrow, maker_.makes_floats(n_groups)};
+      return to.dtype == DType::F16 ? launch_norm_and_more(op_.kind, call, WithNarrow<DType::F16>{to}, context.stream)
+                                    : launch_norm_and_more(op_.kind, call, WithNarrow<DType::BF16>{to}, context.stream);
     }
     if (op_.group % 4 == 0) {
       rms ? launch_norm<4, NormKind::rms>(call, context.stream)

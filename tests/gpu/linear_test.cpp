@@ -111,6 +111,30 @@ TEST_F(GpuLinear, LongPromptsAddedToTheResidual) {
   }
 }
 
+// Norms and gated units give their products 16-bit floats in long prompts, and floats too where something else reads them.
+TEST_F(GpuLinear, LongPromptsHandedOn) {
+  struct Case {
+    DType dtype, down;
+    bool read_elsewhere = false;
+  };
+  for (const Case& l : {Case{DType::Q4_K, DType::Q6_K}, {DType::Q4_K, DType::Q4_K, true}, {DType::Q8_0, DType::Q8_0}, {DType::F16, DType::F16},
+                        {DType::F16, DType::F16, true}, {DType::BF16, DType::BF16}, {DType::F16, DType::Q4_K}, {DType::BF16, DType::Q8_0},
+                        {DType::Q4_K, DType::F32}, {DType::IQ4_NL, DType::IQ4_NL}}) {
+    SCOPED_TRACE(std::string(dtype_name(l.dtype)) + ' ' + std::string(dtype_name(l.down)) + (l.read_elsewhere ? " read elsewhere" : ""));
+    constexpr int64_t d = 512;
+    OpCase c(random_, tokens(300));
+    GraphBuilder& b = c.builder;
+    const TensorId x = c.activation(d, 3.0f);
+    const TensorId normed = b.norm(x, {NormKind::rms, 1e-5f, d}, c.vector(random_.normals(d)));
+    const TensorId q = b.linear(normed, c.matrix(l.dtype, d, d)), k = b.linear(normed, c.matrix(l.dtype, d, d));
+    const TensorId hidden = b.glu(normed, Activation::silu, c.matrix(l.dtype, d, d), c.matrix(l.dtype, d, d));
+    TensorId y = b.add(b.linear(hidden, c.matrix(l.down, d, d), nullptr, q), k);
+    if (l.read_elsewhere) y = b.add(b.add(y, hidden), normed);
+    c.finish(y);
+    for (const int64_t n : some_of<int64_t>({300, 9, 8, 192, 193}, 3)) c.expect_match(*device_, {n, 1}, 3 * kRounded, OpCase::Rounding::allowed);
+  }
+}
+
 // Panels of 64 MiB; the software GPU has others (emulated/tests).
 TEST_F(GpuLinear, MatricesOfSeveralPanels) {
   if (on_short_list()) GTEST_SKIP() << "takes seconds for a dtype";

@@ -301,6 +301,25 @@ TEST_F(EmulatedGpu, NormsOfHeadsGoWithTheirRotation) {
   EXPECT_GT(n_launches[Norms::keys_are_values], n_launches[Norms::none]);
 }
 
+// In long prompts a norm and a gated unit give their products 16-bit floats, with a launch less for each.
+TEST_F(EmulatedGpu, LongPromptsHandOn16BitFloats) {
+  use(with(90, 4));
+  for (const DType dtype : {DType::Q4_K, DType::F16}) {
+    std::map<bool, int64_t> n_launches;
+    for (const bool apart : {false, true}) {
+      OpCase c(random_, tokens(300));
+      GraphBuilder& b = c.builder;
+      const auto passed = [&](TensorId x) { return apart ? b.scale(x, 1.0f) : x; };  // a launch between
+      const TensorId normed = b.norm(c.activation(256), {NormKind::rms, 1e-5f, 256}, c.vector(std::vector<float>(256, 1.0f)));
+      const TensorId hidden = b.glu(passed(normed), Activation::silu, c.matrix(dtype, 256, 256), c.matrix(dtype, 256, 256));
+      c.finish(b.linear(passed(hidden), c.matrix(dtype, 64, 256)));
+      n_launches[apart] = counts_of([&] { c.run(*device_, {300, 1}); }).launches;
+      c.expect_match(*device_, {300, 1}, 1e-2, OpCase::Rounding::allowed);
+    }
+    EXPECT_EQ(n_launches[true] - n_launches[false], 2 + 2) << dtype_name(dtype);
+  }
+}
+
 // As many blocks as a large GPU has multiprocessors; less shared memory than the weights' ring and its input take.
 TEST_F(EmulatedGpu, ChainsOnOtherGpus) {
   for (const int capability : {80, 90, 120}) {
