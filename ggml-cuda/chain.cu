@@ -12,11 +12,13 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kStaticBytes = 4096;  // of a kernel's shared memory, at most
+constexpr int kFewestWarps = kMaxChainWarps / 2;
 
 // What a chain does, in order. The ops own what is pointed at.
 struct ChainPlan {
   std::vector<ChainStage> stages;
   int front_bytes = 0;                       // of shared memory
+  int n_warps = kMaxChainWarps;              // of a block
   const HandedBytes* first_bytes = nullptr;  // of the input of the first stage
   ChainRotation rotation{};
 };
@@ -27,7 +29,7 @@ struct Kernel {
   void (*launch)(const ChainPlan& plan, const Kernel& kernel, int n_blocks, const LaunchContext& context);
   bool (*has)(DType);
   int (*input_bytes)(int k);
-  int ring_bytes;  // of a block
+  int ring_bytes;  // of a warp
   std::optional<Encoding> encoding;
 };
 
@@ -41,15 +43,15 @@ void launch_kernel(const ChainPlan& plan, const Kernel& kernel, int n_blocks, co
   args.n_stages = static_cast<int>(plan.stages.size());
   args.front_bytes = plan.front_bytes;
   args.counters = context.counters + kCounters - 2;
-  launch_together(chain_kernel<K>, static_cast<unsigned>(n_blocks), kChainThreads,
-                  static_cast<size_t>(plan.front_bytes + kernel.ring_bytes), context.stream, args);
+  launch_together(chain_kernel<K>, static_cast<unsigned>(n_blocks), 32 * static_cast<unsigned>(plan.n_warps),
+                  static_cast<size_t>(plan.front_bytes + plan.n_warps * kernel.ring_bytes), context.stream, args);
 }
 
 template <class K>
 Kernel kernel_of() {
   Kernel kernel{reinterpret_cast<const void*>(chain_kernel<K>), launch_kernel<K>,
                 K::has,          K::input_bytes,
-                kChainWarps * K::kSlots * K::kSlotBytes,        std::nullopt};
+                K::kSlots * K::kSlotBytes, std::nullopt};
   if (!K::kFloats) kernel.encoding = K::kEncoding;
   return kernel;
 }
@@ -101,19 +103,23 @@ class ChainBuilder {
   const ChainPlan& plan() const { return plan_; }
 
  private:
-  // Those that `can` and have memory enough.
+  // Those that `can` and have memory enough, with as many warps as that allows.
   template <class Can, class FrontBytes>
   bool keep_kernels(Can&& can, FrontBytes&& front_bytes) {
     std::vector<const Kernel*> kernels = kernels_;
     std::erase_if(kernels, [&](const Kernel* kernel) {
       if (!can(*kernel)) return true;
       const int front = std::max(plan_.front_bytes, front_bytes(*kernel));
-      return static_cast<size_t>(front + kernel->ring_bytes + kStaticBytes) > shared_limit(gpu_.compute_capability);
+      return !fits(*kernel, front, kFewestWarps);
     });
     if (kernels.empty()) return false;
     kernels_ = std::move(kernels);
     plan_.front_bytes = std::max(plan_.front_bytes, front_bytes(kernel()));  // the same for all: of one way to read the input
+    if (!fits(kernel(), plan_.front_bytes, plan_.n_warps)) plan_.n_warps = kFewestWarps;
     return true;
+  }
+  bool fits(const Kernel& kernel, int front_bytes, int n_warps) const {
+    return static_cast<size_t>(front_bytes + n_warps * kernel.ring_bytes + kStaticBytes) <= shared_limit(gpu_.compute_capability);
   }
 
   bool add_products(const ChainProducts& products) {

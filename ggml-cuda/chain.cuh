@@ -316,13 +316,14 @@ __device__ inline void prefetch_norm(const ChainStage& stage) {
 // Makes the input of a stage in shared memory, by all threads of the block. The blocks share the storing of the norm.
 template <class Kind>
 __device__ inline void make_input(const ChainStage& stage, std::byte* to) {
-  const int k = stage.k, own = kLaneColumns * static_cast<int>(threadIdx.x), step = kLaneColumns * kChainThreads;
+  const int k = stage.k, n_threads = static_cast<int>(blockDim.x), own = kLaneColumns * static_cast<int>(threadIdx.x),
+            step = kLaneColumns * n_threads;
   std::byte* const meta = to + k;
   if (!Kind::kFloats && stage.encoded.q) {
     const int n_meta = k / kBlockColumns * static_cast<int>(sizeof(BlockMeta));
-    for (int at = 16 * static_cast<int>(threadIdx.x); at < k; at += 16 * kChainThreads)
+    for (int at = 16 * static_cast<int>(threadIdx.x); at < k; at += 16 * n_threads)
       *reinterpret_cast<uint4*>(to + at) = __ldcg(reinterpret_cast<const uint4*>(stage.encoded.q + at));
-    for (int at = 8 * static_cast<int>(threadIdx.x); at < n_meta; at += 8 * kChainThreads) {
+    for (int at = 8 * static_cast<int>(threadIdx.x); at < n_meta; at += 8 * n_threads) {
       *reinterpret_cast<uint2*>(meta + at) =
           __ldcg(reinterpret_cast<const uint2*>(reinterpret_cast<const std::byte*>(stage.encoded.meta) + at));
     }
@@ -383,7 +384,7 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_blocks = static_cast<int>(gridDim.x);
-  const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = kChainWarps * n_blocks;
+  const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x) / 32 * n_blocks;
   std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
   let_next_begin();
   ChainCursor<Kind> next(args, first, step, lane);
@@ -444,7 +445,7 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
 
 // As few registers a thread, 80, as if there were half as many threads more: see chain.h.
 template <class Kind>
-__global__ void __launch_bounds__(kChainThreads * 3 / 2) chain_kernel(const __grid_constant__ ChainArgs args) {
+__global__ void __launch_bounds__(32 * kMaxChainWarps * 3 / 2) chain_kernel(const __grid_constant__ ChainArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
   run_chain<Kind>(args, shared);
 }

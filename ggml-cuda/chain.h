@@ -15,7 +15,8 @@
 // Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Three waits for the grid,
 // each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings hold
 // (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading, more than all of the attention's output matrix) is asked
-// for before these waits.
+// for before these waits. GPUs with 99 KB of shared memory a block run half as many warps: they have a third of the bandwidth or less,
+// and 68 KB a multiprocessor are 9 us of it.
 //
 // A pair of rows of queries or keys is a pair of columns that are rotated, and the warp that has their sums rotates them; keys and
 // values go to a cache of F16, BF16 or F32, and nowhere else. Blocks of other caches, and heads that are normalized before, have
@@ -42,7 +43,7 @@ namespace tandem::cuda {
 struct RopeKvCall;
 struct RopeTable;
 
-inline constexpr int kChainWarps = 16, kChainThreads = 32 * kChainWarps;
+inline constexpr int kMaxChainWarps = 16;
 
 // A product; without targets a norm alone.
 struct ChainStage {
