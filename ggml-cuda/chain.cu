@@ -12,7 +12,7 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kStaticBytes = 4096;  // of a kernel's shared memory, at most
-constexpr int kFewestWarps = kMaxChainWarps / 2;
+constexpr size_t kSmallShared = size_t{128} << 10;
 
 // What a chain does, in order. The ops own what is pointed at.
 struct ChainPlan {
@@ -80,6 +80,7 @@ class ChainBuilder {
  public:
   explicit ChainBuilder(const Gpu& gpu) : gpu_(gpu) {
     for (const Kernel& kernel : all_kernels()) kernels_.push_back(&kernel);
+    if (shared_limit(gpu.compute_capability) < kSmallShared) plan_.n_warps = kMaxChainWarps / 2;
   }
 
   // Returns false if the op cannot be the next of the chain.
@@ -103,23 +104,22 @@ class ChainBuilder {
   const ChainPlan& plan() const { return plan_; }
 
  private:
-  // Those that `can` and have memory enough, with as many warps as that allows.
+  // Those that `can` and have memory enough.
   template <class Can, class FrontBytes>
   bool keep_kernels(Can&& can, FrontBytes&& front_bytes) {
     std::vector<const Kernel*> kernels = kernels_;
     std::erase_if(kernels, [&](const Kernel* kernel) {
       if (!can(*kernel)) return true;
       const int front = std::max(plan_.front_bytes, front_bytes(*kernel));
-      return !fits(*kernel, front, kFewestWarps);
+      return !fits(*kernel, front);
     });
     if (kernels.empty()) return false;
     kernels_ = std::move(kernels);
     plan_.front_bytes = std::max(plan_.front_bytes, front_bytes(kernel()));  // the same for all: of one way to read the input
-    if (!fits(kernel(), plan_.front_bytes, plan_.n_warps)) plan_.n_warps = kFewestWarps;
     return true;
   }
-  bool fits(const Kernel& kernel, int front_bytes, int n_warps) const {
-    return static_cast<size_t>(front_bytes + n_warps * kernel.ring_bytes + kStaticBytes) <= shared_limit(gpu_.compute_capability);
+  bool fits(const Kernel& kernel, int front_bytes) const {
+    return static_cast<size_t>(front_bytes + plan_.n_warps * kernel.ring_bytes + kStaticBytes) <= shared_limit(gpu_.compute_capability);
   }
 
   bool add_products(const ChainProducts& products) {
@@ -164,6 +164,7 @@ class ChainBuilder {
     const RopeKvCall& call = *rope.call;
     if (norm_ || plan_.stages.empty() || plan_.rotation.stage >= 0 || call.n_pairs > kChainPairs) return false;
     if (call.pools[1].head_dim % 2 != 0) return false;  // a pair of values is of one head
+    if (plan_.stages.back().n_targets != 3) return false;  // queries, keys and values
     ChainStage& stage = plan_.stages.back();
     const auto target_with = [&](const float* y) {
       for (int t = 0; t < stage.n_targets; ++t) {
@@ -207,7 +208,7 @@ ChainBuilder chain_of(std::span<const CompiledOpPtr> ops, size_t most, const Gpu
 bool is_self_contained(std::span<const CompiledOpPtr> ops, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const BytesMaker* maker = ops[i]->bytes_maker();
-    if (!maker || maker->bytes.slot < 0) continue;
+    if (!maker || maker->bytes.slot < 0 || !maker->bytes.any_wanted()) continue;
     for (size_t at = n; at < ops.size() && at <= i + 2; ++at) {
       const BytesReader* reader = ops[at]->bytes_reader();
       if (reader && reader->bytes.slot >= 0 && reader->tensor == maker->tensor) return false;

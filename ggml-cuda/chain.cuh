@@ -298,7 +298,7 @@ __device__ inline void wait_for_grid(int* counter, int n) {
 #endif
 }
 
-// The last block to come here sets the counters to 0 again: all have seen the last value, behind the fence at the end of a wait.
+// The last block to come here sets the counters to 0 again: all have seen the last value before they add to the second.
 __device__ inline void end_waits(int* counters) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(counters + 1, 1) + 1 < static_cast<int>(gridDim.x)) return;

@@ -15,15 +15,15 @@
 // Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Three waits for the grid,
 // each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings hold
 // (16 warps * 5 slots of 1.7 KB: 136 KB a multiprocessor, 6 us of reading, more than all of the attention's output matrix) is asked
-// for before these waits. GPUs with 99 KB of shared memory a block run half as many warps: they have a third of the bandwidth or less,
-// and 68 KB a multiprocessor are 9 us of it.
+// for before these waits. GPUs with 99 KB of shared memory a block run half as many warps: 68 KB a multiprocessor are 9 us of an
+// RTX 4090's bandwidth, 6 us of an RTX 5090's.
 //
 // A pair of rows of queries or keys is a pair of columns that are rotated, and the warp that has their sums rotates them; keys and
 // values go to a cache of F16, BF16 or F32, and nowhere else. Blocks of other caches, and heads that are normalized before, have
-// more columns than a warp has: a launch behind the chain.
+// more columns than a warp has, and heads of more than 64 pairs more than the launch's parameters: a launch behind the chain.
 //
-// Attention has a kernel of its own, whose blocks run beside those of the next chain, which fills its rings meanwhile: 80 registers a
-// thread leave room for them. In the chain itself it took its registers and was slower (FLOORS.md).
+// Attention has a kernel of its own. Where a kernel may begin before the last one ends (compute capability 9.0) and a multiprocessor has
+// memory for both, the next chain's blocks fill their rings beside those of attention: 80 registers a thread leave room for them. In the chain itself it took its registers and was slower (FLOORS.md).
 //
 // The blocks of a grid, one a multiprocessor, must all run at once, whatever else the GPU does: another session's chain that had the
 // other half of it would wait for ever, as this one. So a launch is cooperative: all of its blocks begin, or none.

@@ -63,7 +63,16 @@ struct CompileContext : SegmentView {
   Gpu gpu;
   CublasHandle*
       cublas;  // null when only scratch_bytes is asked for; get() it when compiling, if it will be needed
+  std::span<const int64_t> reads = {};  // count_reads() of its graph
 };
+// How often nodes read the memory of each tensor, by storage: INT64_MAX of what is also read when the graph is over, or by
+// other names.
+std::vector<int64_t> count_reads(const Graph& graph);
+// The same in some nodes.
+int64_t count_reads(const CompileContext& context, TensorId tensor, std::span<const int32_t> nodes);
+inline int64_t count_reads(const CompileContext& context, TensorId tensor) {
+  return context.reads[static_cast<size_t>(context.tensor(tensor).storage)];
+}
 
 // One per file in ops/.
 CompiledOpPtr compile(const CompileContext& context, const Node& node, const EmbedOp& op);

@@ -37,7 +37,8 @@ size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {
 class CudaExecutable final : public Executable {
  public:
   CudaExecutable(const CompileContext& context, bool with_chains)
-      : ops(compile_ops(context)),
+      : reads(count_reads(context.graph())),
+        ops(compile_ops({context, context.gpu, context.cublas, reads})),
         slot_bytes(hand_bytes(ops)),
         scratch_bytes(kCounterBytes + behind_slots(2) + scratch_of(ops)) {
     if (with_chains) ops = make_chains(std::move(ops), context.gpu, !context.segment.addresses.empty());
@@ -55,6 +56,7 @@ class CudaExecutable final : public Executable {
     return n_bytes;
   }
 
+  std::vector<int64_t> reads;  // while ops are compiled
   std::vector<CompiledOpPtr> ops;
   std::array<size_t, 2> slot_bytes;  // of handed bytes
   size_t scratch_bytes;

@@ -6,7 +6,7 @@ namespace tandem::cuda {
 
 MadeBytes HandedBytes::made(const LaunchContext& context, int64_t n) const {
   MadeBytes made;
-  if (!is_handed(n)) return made;
+  if (!is_handed(n) || !any_wanted()) return made;
   made.counters = context.counters;
   for (int e = 0; e < kEncodings; ++e) {
     if (!wanted[static_cast<size_t>(e)]) continue;
@@ -34,15 +34,26 @@ Maker maker_of(std::span<const CompiledOpPtr> ops, size_t i, const BytesReader& 
 
 }  // namespace
 
-int64_t count_reads(const SegmentView& view, TensorId tensor) {
-  const Graph& graph = view.graph();
-  const TensorId storage = view.tensor(tensor).storage;
-  const auto is_it = [&](TensorId id) { return id != kNoTensor && graph.tensor(id).storage == storage; };
-  if (is_it(graph.logits) || is_it(graph.top) || is_it(graph.hidden) || std::any_of(graph.sent.begin(), graph.sent.end(), is_it))
-    return INT64_MAX;
-  int64_t n = 0;
+std::vector<int64_t> count_reads(const Graph& graph) {
+  std::vector<int64_t> counts(graph.tensors.size());
+  const auto count_of = [&](TensorId id) -> int64_t& { return counts[static_cast<size_t>(graph.tensor(id).storage)]; };
   for (const Node& node : graph.nodes) {
-    for (const TensorId id : inputs_of(node.op)) n += is_it(id);
+    for (const TensorId id : inputs_of(node.op)) ++count_of(id);
+  }
+  for (const TensorId id : {graph.logits, graph.top, graph.hidden}) {
+    if (id != kNoTensor) count_of(id) = INT64_MAX;
+  }
+  for (const TensorId id : graph.sent) count_of(id) = INT64_MAX;
+  for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    if (graph.tensors[id].is_view) count_of(static_cast<TensorId>(id)) = INT64_MAX;
+  }
+  return counts;
+}
+
+int64_t count_reads(const CompileContext& context, TensorId tensor, std::span<const int32_t> nodes) {
+  int64_t n = 0;
+  for (const int32_t node : nodes) {
+    for (const TensorId id : inputs_of(context.node(node).op)) n += context.tensor(id).storage == context.tensor(tensor).storage;
   }
   return n;
 }
@@ -52,14 +63,14 @@ std::array<size_t, 2> hand_bytes(std::span<const CompiledOpPtr> ops) {
   size_t first_free[2] = {};  // the first op that may write to a slot: behind those that read it
   for (size_t i = 0; i < ops.size(); ++i) {
     BytesReader* reader = ops[i]->bytes_reader();
-    if (!reader || (!reader->bytes.wanted[0] && !reader->bytes.wanted[1] && !reader->bytes.narrow)) continue;
+    if (!reader || !(reader->bytes.any_wanted() || reader->bytes.narrow)) continue;
     const Maker found = maker_of(ops, i, *reader);
     if (!found.maker) continue;
     HandedBytes& made = found.maker->bytes;
     HandedBytes& read = reader->bytes;
     if (made.slot < 0) {
-      if (found.maker->few == INT64_MAX) read.narrow.reset();
-      if (!read.wanted[0] && !read.wanted[1] && !read.narrow) continue;
+      if (std::max(read.few, found.maker->few) >= read.max_n) read.narrow.reset();
+      if (!read.any_wanted() && !read.narrow) continue;
       const int slot = first_free[0] <= found.op ? 0 : 1;
       if (first_free[slot] > found.op) continue;
       made = read;

@@ -2,8 +2,8 @@
 // as well, and a launch is saved: one that does little, but takes a few microseconds.
 //
 // Products of more tokens by cuBLAS read their input as 16-bit floats: the op before writes those instead, or as well where other ops
-// read its floats. What is saved is writing, reading and perhaps writing again four bytes an element: of a prompt of 2048 tokens
-// of Llama 3.1 8B 370 MB a layer.
+// read its floats. What is saved is reading and mostly also writing four bytes an element: of a prompt of 2048 tokens of Llama 3.1
+// 8B 370 MB a layer.
 //
 // The bytes, or the 16-bit floats, lie at the start of the scratch, in two slots: an op may read those of one and write to the other.
 // Nobody writes to a slot before the last op that reads it.
@@ -30,6 +30,7 @@ struct HandedBytes {
   int64_t few = 0, max_n = 0;
   int64_t n_narrow_reads = 0;  // of the graph's that read them instead of floats
 
+  bool any_wanted() const { return wanted[0] || wanted[1]; }
   bool is_handed(int64_t n) const { return slot >= 0 && n <= kMaxHandedTokens; }
   Activations at(const LaunchContext& context, int encoding) const {
     return activations_at(context.handed[slot] + encoding * activation_bytes(kMaxHandedTokens, k),
@@ -40,8 +41,7 @@ struct HandedBytes {
     return slot >= 0 && narrow && n > few ? reinterpret_cast<uint16_t*>(context.handed[slot]) : nullptr;
   }
   size_t n_bytes() const {
-    const bool any = wanted[0] || wanted[1];
-    return static_cast<size_t>(std::max(any ? kEncodings * activation_bytes(kMaxHandedTokens, k) : 0, narrow ? 2 * max_n * k : 0));
+    return static_cast<size_t>(std::max(any_wanted() ? kEncodings * activation_bytes(kMaxHandedTokens, k) : 0, narrow ? 2 * max_n * k : 0));
   }
   // For the kernel that makes them, of a step of n tokens.
   MadeBytes made(const LaunchContext& context, int64_t n) const;
@@ -62,9 +62,6 @@ struct BytesMaker {
 
   bool makes_floats(int64_t n) const { return !(bytes.slot >= 0 && bytes.narrow && n > bytes.few && bytes.n_narrow_reads == n_reads); }
 };
-
-// How often nodes read the memory of a tensor; INT64_MAX of what is also read when the graph is over.
-int64_t count_reads(const SegmentView& view, TensorId tensor);
 
 // Connects neighbours, or ops with one between them; two ops may read what one makes. Returns the bytes of the slots.
 std::array<size_t, 2> hand_bytes(std::span<const CompiledOpPtr> ops);

@@ -114,16 +114,9 @@ class Front {
   size_t n_ = 0;
 };
 
-// Whether a node that is not in the fusion reads the memory of a tensor.
+// Whether the memory of a tensor is read by other nodes than those of the fusion.
 bool is_read_elsewhere(const CompileContext& context, TensorId tensor, std::span<const int32_t> fusion) {
-  const std::vector<Node>& nodes = context.graph().nodes;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (std::ranges::find(fusion, static_cast<int32_t>(i)) != fusion.end()) continue;
-    for (const TensorId id : inputs_of(nodes[i].op)) {
-      if (context.tensor(id).storage == context.tensor(tensor).storage) return true;
-    }
-  }
-  return false;
+  return count_reads(context, tensor) > count_reads(context, tensor, fusion);
 }
 
 // Whether keys may be normalized where they are, queries before all keys are read.

@@ -120,6 +120,7 @@ class StepDivider {
     }
     if (is_whole) {
       g_.parts.views[static_cast<size_t>(made)] = {id, offset_of(id, part)};
+      graph().tensors[static_cast<size_t>(made)].is_view = graph().tensors[static_cast<size_t>(id)].is_view = true;
     }
     if (root(id) != id) {
       const TensorId storage = part_of(root(id), part);

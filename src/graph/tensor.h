@@ -62,6 +62,7 @@ struct Tensor {
   int64_t n_rows = 0;  // capacity
   int64_t n_cols = 0;
   TensorId storage = kNoTensor;    // the tensor whose memory it uses: itself, unless computed in place
+  bool is_view = false;            // of memory that other tensors are also made or read in (exec/parts.h)
   const Weight* weight = nullptr;  // role weight
   Input input = Input::ids;        // role input
 

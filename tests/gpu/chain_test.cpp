@@ -194,7 +194,7 @@ TEST_F(GpuChain, LongRunsOfProducts) {
   expect_match(c);
 }
 
-// From the norm before attention to its output: two chains, and what is between them. The cache has the bytes of kernels of their own.
+// From the norm before attention to its output: two chains, and what is between them. The cache has the rows of kernels of their own, and no others.
 TEST_F(GpuChain, RotationAndAttention) {
   struct Case {
     int64_t n_head, n_head_kv, head_dim, length;
@@ -257,6 +257,28 @@ TEST_F(GpuChain, RotationAndAttention) {
   }
 }
 
+// A stage has a fourth product beside queries, keys and values: they are rotated behind the chain.
+TEST_F(GpuChain, RotationBesideAnotherProduct) {
+  AttentionCase a;
+  a.lengths = {33};
+  ShapeClass shape = a.shape();
+  shape.max_outputs = 1;
+  OpCase c(random_, shape);
+  const AttentionScene scene(random_, a);
+  scene.give(c);
+  c.set_input(Input::slots, {scene.slot(0, 32)});
+  GraphBuilder& b = c.builder;
+  b.set_layer(0);
+  const int64_t n_q = a.n_head * a.head_dim_k, n_kv = a.n_head_kv * a.head_dim_k;
+  const TensorId x = c.activation(512);
+  const auto product = [&](int64_t n) { return b.linear(x, c.matrix(DType::Q4_K, n, 512)); };
+  const TensorId q = product(n_q), k = product(n_kv), v = product(n_kv), gate = product(n_q);
+  const TensorId turned = b.rope(q, {RopeStyle::pair, a.n_head, a.head_dim_k, a.head_dim_k});
+  b.kv_write(b.rope(k, {RopeStyle::pair, a.n_head_kv, a.head_dim_k, a.head_dim_k}), v);
+  c.finish(b.add(b.attention(turned, a.op()), gate));
+  expect_match(c, {1});
+}
+
 // All blocks of a chain must run at once: those of two sessions must not wait for each other, each with a part of the GPU.
 TEST_F(GpuChain, SessionsAtOnce) {
   const std::unique_ptr<Device> other = make_other();
@@ -265,7 +287,7 @@ TEST_F(GpuChain, SessionsAtOnce) {
   OpCase first(random_, one_token()), second(random_, one_token());
   first.finish(layer(first, l));
   second.finish(layer(second, l));
-  const int n_runs = on_short_list() ? 5 : 3000;
+  const int n_runs = on_short_list() ? 5 : 1000;
   std::vector<OpResult> results[2];
   std::thread beside([&] { results[1] = second.run(*other, {1, 1}, n_runs); });
   results[0] = first.run(*device_, {1, 1}, n_runs);
