@@ -23,7 +23,8 @@
 // more columns than a warp has, and heads of more than 64 pairs more than the launch's parameters: a launch behind the chain.
 //
 // Attention has a kernel of its own. Where a kernel may begin before the last one ends (compute capability 9.0) and a multiprocessor has
-// memory for both, the next chain's blocks fill their rings beside those of attention: 80 registers a thread leave room for them. In the chain itself it took its registers and was slower (FLOORS.md).
+// memory for both, the next chain's blocks fill their rings beside those of attention: 80 registers a thread leave room for them. In
+// the chain itself it took its registers and was slower (FLOORS.md).
 //
 // The blocks of a grid, one a multiprocessor, must all run at once, whatever else the GPU does: another session's chain that had the
 // other half of it would wait for ever, as this one. So a launch is cooperative: all of its blocks begin, or none.

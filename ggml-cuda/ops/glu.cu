@@ -28,7 +28,6 @@ class CompiledGlu final : public CompiledOp {
     maker_.few = large_.few_of_gate(up_);
     maker_.n_reads = count_reads(context, node.output);
     large_.ask_for_narrow(reader_.bytes, shape_.n_rows);
-    reader_.n_reads = 1;
   }
 
   BytesReader* bytes_reader() override { return &reader_; }
