@@ -2,6 +2,7 @@
 //
 //   ISA/CACHE/decode/gGROUP/hHEAD/SET   a token behind 4096 positions: GROUP query heads of HEAD columns on a key-value
 //                                       head, in calls of 256 positions as a model with 8 such heads makes them
+//   ISA/CACHE/heads/gGROUP/hHEAD/SET    the same, all 8 heads in one call, where the kernels take them so
 //   ISA/CACHE/prefill/hHEAD/DEPTH       a tile of queries, 4 heads of each token, behind DEPTH positions
 //   read/SET                            plain sums of the same bytes
 //
@@ -145,6 +146,51 @@ void decode(benchmark::State& state, Isa isa, DType dtype, int64_t group, int64_
          head_dim);
 }
 
+void decode_heads(benchmark::State& state, Isa isa, DType dtype, int64_t group, int64_t head_dim,
+                  size_t set) {
+  const AttentionKernels& kernels = cpu::kernels(isa).attention;
+  const Pool k(Pool::Half::keys, dtype, head_dim, set / 2), v(Pool::Half::values, dtype, head_dim, set / 2);
+  const int64_t per_head = kPast / kBlock, n_layers = std::max<int64_t>(1, k.n_blocks / per_head / kHeads);
+  std::vector<std::unique_ptr<Tile>> tiles;
+  std::vector<AttentionCall> calls;
+  for (int64_t h = 0; h < kHeads; ++h) {
+    tiles.push_back(std::make_unique<Tile>(kernels, k, v, dtype, head_dim, 1, group, kPast));
+    for (int32_t& b : tiles.back()->table) b = static_cast<int32_t>(b % (k.n_blocks / kHeads));
+    calls.push_back(tiles.back()->call);
+    calls.back().k_block_stride = static_cast<size_t>(kHeads) * k.block_bytes;
+    calls.back().v_block_stride = static_cast<size_t>(kHeads) * v.block_bytes;
+  }
+  const Memory scratch = aligned_memory(static_cast<size_t>(kHeads) * kernels.scratch_bytes(calls[0]));
+  int64_t layer = 0;
+  for (auto _ : state) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const auto first_block = static_cast<size_t>(layer * kHeads * per_head + h);
+      calls[static_cast<size_t>(h)].k = k.memory.get() + first_block * k.block_bytes;
+      calls[static_cast<size_t>(h)].v = v.memory.get() + first_block * v.block_bytes;
+    }
+    for (int64_t first = 0; first < kPast; first += kChunk) {
+      for (AttentionCall& call : calls) {
+        call.kv_begin = first, call.kv_end = first + kChunk;
+        call.kv_then = kPast - call.kv_end;
+      }
+      kernels.attend_heads(calls.data(), kHeads, scratch.get());
+    }
+    layer = (layer + 1) % n_layers;
+  }
+  const double n_positions = static_cast<double>(kHeads * kPast);
+  report(state, static_cast<double>(group) * n_positions,
+         static_cast<double>(k.row_bytes + v.row_bytes) * n_positions, head_dim);
+}
+bool takes_heads(Isa isa, DType dtype, int64_t group, int64_t head_dim) {
+  const AttentionKernels& kernels = cpu::kernels(isa).attention;
+  AttentionCall call;
+  call.k_dtype = call.v_dtype = dtype;
+  call.head_dim_k = call.head_dim_v = head_dim;
+  call.block_size = kBlock;
+  call.n_queries = group;
+  return kernels.takes_heads && kernels.takes_heads(call);
+}
+
 void prefill(benchmark::State& state, Isa isa, DType dtype, int64_t head_dim, int64_t depth) {
   constexpr int64_t kGroup = 4;
   const AttentionKernels& kernels = cpu::kernels(isa).attention;
@@ -185,9 +231,8 @@ void register_all() {
   for (const Set& set : kSets)
     benchmark::RegisterBenchmark((std::string("read/") + set.name).c_str(), read, set.n_bytes);
   for (const Isa isa : supported_isas()) {
-    for (const DType dtype :
-         {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0,
-          DType::IQ4_NL, DType::KIVI4, DType::KIVI2}) {
+    for (const DType dtype : {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q5_1, DType::Q5_0,
+                              DType::Q4_1, DType::Q4_0, DType::IQ4_NL, DType::KIVI4, DType::KIVI2}) {
       const std::string name = std::string(isa_name(isa)) + "/" + std::string(dtype_name(dtype));
       for (const int64_t head_dim : {64, 128, 256}) {
         const std::string head = "/h" + std::to_string(head_dim) + "/";
@@ -196,6 +241,11 @@ void register_all() {
             benchmark::RegisterBenchmark(
                 (name + "/decode/g" + std::to_string(group) + head + set.name).c_str(), decode, isa, dtype,
                 group, head_dim, set.n_bytes);
+          if (!takes_heads(isa, dtype, group, head_dim)) continue;
+          for (const Set& set : kSets)
+            benchmark::RegisterBenchmark(
+                (name + "/heads/g" + std::to_string(group) + head + set.name).c_str(), decode_heads, isa,
+                dtype, group, head_dim, set.n_bytes);
         }
         for (const int64_t depth : {0, 4096, 16384})
           benchmark::RegisterBenchmark((name + "/prefill" + head + std::to_string(depth)).c_str(), prefill,

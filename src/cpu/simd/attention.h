@@ -13,6 +13,7 @@
 #pragma once
 
 #include "cpu/simd/attention_few.h"
+#include "cpu/simd/attention_heads.h"
 #include "cpu/simd/product.h"
 #include "cpu/simd/store_rows.h"
 
@@ -66,15 +67,6 @@ void attend_many(const AttentionCall& call, const Panels& p, const Seen& seen) {
   }
 }
 
-void return_results(const AttentionCall& call, const Panels& p) {
-  for (int64_t i = 0; i < call.n_queries; ++i) {
-    memcpy(call.acc + i * call.head_dim_v, p.acc + i * p.ld_v,
-           static_cast<size_t>(call.head_dim_v) * sizeof(float));
-    call.sum[i] = p.sum[i];
-    call.max[i] = p.max[i];
-  }
-}
-
 void attend(const AttentionCall& call, std::byte* scratch) {
   Panels p(call, scratch);
   const Seen seen = prepare(call, p);
@@ -84,24 +76,6 @@ void attend(const AttentionCall& call, std::byte* scratch) {
     attend_many(call, p, seen);
   }
   return_results(call, p);
-}
-
-void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  for (int64_t first = 0; first < n; first += kHeadsAtOnce) {
-    const int64_t n_heads = lesser(kHeadsAtOnce, n - first);
-    alignas(FewQueries) std::byte memory[kHeadsAtOnce * sizeof(FewQueries)];
-    auto* heads = reinterpret_cast<FewQueries*>(memory);
-    std::byte* free = scratch;
-    for (int64_t h = 0; h < n_heads; ++h) {
-      const AttentionCall& call = calls[first + h];
-      Panels p(call, free);
-      free += p.bytes;
-      const Seen seen = prepare(call, p);
-      new (heads + h) FewQueries(call, p, seen);
-    }
-    attend_adjacent(heads, n_heads);
-    for (int64_t h = 0; h < n_heads; ++h) return_results(heads[h].call, heads[h].p);
-  }
 }
 
 constexpr AttentionKernels kAttentionKernels{kMaxQueries, scratch_bytes, attend,

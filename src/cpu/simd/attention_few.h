@@ -108,34 +108,36 @@ void scale_queries(const AttentionCall& call, const Panels& p) {
   }
 }
 
-// Adds the products of one query with kLanes adjacent rows, of kVecs vectors of columns from the d-th on.
-template <class Rows, int kVecs>
-TANDEM_INLINE void dot_columns(const float* q, const std::byte* row, size_t row_bytes, const std::byte* ahead,
-                               int64_t d, Vec (&dot)[kLanes]) {
-  Vec y[kVecs];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVecs; ++v) y[v] = load(q + d + v * kLanes);
-#pragma GCC unroll 16
-  for (int j = 0; j < kLanes; ++j) {
-    fetch_columns<Rows, kVecs>(ahead + static_cast<size_t>(j) * row_bytes, d);
-    const std::byte* at = row + static_cast<size_t>(j) * row_bytes;
-    Vec even = fma(y[0], Rows::at(at, d), dot[j]), odd = set1(0.0f);
-#pragma GCC unroll 8
-    for (int v = 1; v < kVecs; ++v) {
-      Vec& to = v % 2 == 0 ? even : odd;
-      to = fma(y[v], Rows::at(at, d + v * kLanes), to);
-    }
-    dot[j] = kVecs > 1 ? even + odd : even;
+// The products of one query's columns with a row's, summed lane by lane. Fetches the row at `ahead` meanwhile.
+template <class Rows>
+TANDEM_INLINE Vec dot_row(const float* q, const std::byte* row, const std::byte* ahead, int64_t n_cols) {
+  Vec sums[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
+  int64_t d = 0;
+  for (; d + 4 * kLanes <= n_cols; d += 4 * kLanes) {
+    fetch_columns<Rows, 4>(ahead, d);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v)
+      sums[v] = fma(load(q + d + v * kLanes), Rows::at(row, d + v * kLanes), sums[v]);
   }
+  for (; d < n_cols; d += kLanes) {
+    fetch_columns<Rows, 1>(ahead, d);
+    sums[0] = fma(load(q + d), Rows::at(row, d), sums[0]);
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
-template <class Rows, int kVecs>
-TANDEM_INLINE void dot_from(const Panels& p, const std::byte* row, size_t row_bytes, const std::byte* ahead,
-                            int64_t d, Vec (&dot)[kLanes]) {
-  for (; d + kVecs * kLanes <= p.ld_k; d += kVecs * kLanes)
-    dot_columns<Rows, kVecs>(p.q, row, row_bytes, ahead, d, dot);
-  if constexpr (kVecs > 1) {
-    if (d < p.ld_k) dot_from<Rows, kVecs / 2>(p, row, row_bytes, ahead, d, dot);
-  }
+// Scores of one query against kLanes adjacent rows, in the order of memory: in a loop, because a load that comes back only after
+// kLanes rows lets the hardware fetch other lines than the next ones.
+template <class Rows>
+TANDEM_INLINE Vec dot_rows(const float* q, const std::byte* row, const std::byte* ahead, size_t row_bytes,
+                           int64_t n_cols) {
+  alignas(64) float parts[kLanes * kLanes];
+#pragma GCC unroll 1
+  for (int64_t j = 0; j < kLanes; ++j, row += row_bytes, ahead += row_bytes)
+    store(parts + j * kLanes, dot_row<Rows>(q, row, ahead, n_cols));
+  Vec dot[kLanes];
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) dot[j] = load(parts + j * kLanes);
+  return sum_each(dot);
 }
 
 // Scores of all queries against a panel's rows, and against the padding of the last rows' vectors. Prefetches
@@ -150,15 +152,14 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
     const std::byte* row = keys.runs[r].rows;
     for (int64_t i = 0; i < keys.runs[r].n; i += kPositions, s += kLanes) {
       const std::byte* ahead = next.row_or(r, i, row);
-      Vec dot[kLanes];
-#pragma GCC unroll 16
-      for (Vec& v : dot) v = set1(0.0f);
       if constexpr (kQueries == 1) {
-        dot_from<Rows, kLanes / 2>(p, row, keys.row_bytes, ahead, 0, dot);
-        store(s, sum_each(dot));
+        store(s, dot_rows<Rows>(p.q, row, ahead, keys.row_bytes, p.ld_k));
         row += kPositions * keys.row_bytes;
         continue;
       }
+      Vec dot[kLanes];
+#pragma GCC unroll 16
+      for (Vec& v : dot) v = set1(0.0f);
       for (int64_t d = 0; d < p.ld_k; d += kLanes) {
         Vec y[kQueries];
 #pragma GCC unroll 8
@@ -239,7 +240,7 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
 #pragma GCC unroll 8
   for (int q = 0; q < kQueries; ++q) {
     const Vec factor = set1(p.factor[q]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) acc[q][v] = load(p.acc + q * p.ld_v + d + v * kLanes) * factor;
   }
   const float* s = p.s;
@@ -248,19 +249,19 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
     for (int64_t i = 0; i < values.runs[r].n; ++i, row += values.row_bytes, s += kStride) {
       fetch_columns<Rows, kVecs>(next.row_or(r, i, row), d);
       Vec x[kVecs];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) x[v] = Rows::at(row, d + v * kLanes);
 #pragma GCC unroll 8
       for (int q = 0; q < kQueries; ++q) {
         const Vec y = set1(s[q]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < kVecs; ++v) acc[q][v] = fma(y, x[v], acc[q][v]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int q = 0; q < kQueries; ++q) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) store(p.acc + q * p.ld_v + d + v * kLanes, acc[q][v]);
   }
 }
@@ -276,8 +277,7 @@ void update_from(const Panels& p, const PanelRows& values, const PanelRows& next
 }
 template <class Rows, int kQueries>
 void update_panel(const Panels& p, const PanelRows& values, const PanelRows& next) {
-  constexpr int kRoom = static_cast<int>(kLanes) / stride_of(kQueries);
-  update_from<Rows, kQueries, (kRoom < 8 ? kRoom : 8)>(p, values, next, 0);
+  update_from<Rows, kQueries, static_cast<int>(kLanes) / stride_of(kQueries)>(p, values, next, 0);
 }
 
 using PanelFn = void (*)(const Panels&, const PanelRows&, const PanelRows& next);
@@ -336,6 +336,13 @@ int64_t rows_of_panel(const CacheRows& keys, const CacheRows& values) {
   return n < kLanes ? kLanes : lesser(n, kPanel);
 }
 
+void add_lanes(const Panels& p, int64_t stride) {
+  Vec sum = load(p.sum);
+  for (int64_t turn = kLanes / 2; turn >= stride; turn /= 2)
+    sum = sum + turn_lanes(sum, static_cast<int>(turn));
+  store(p.sum, sum);
+}
+
 // A call under way.
 struct FewQueries {
   const AttentionCall& call;
@@ -389,13 +396,6 @@ struct FewQueries {
     }
     update(p, values, next_values);
   }
-
-  void add_lanes() const {
-    Vec sum = load(p.sum);
-    for (int64_t turn = kLanes / 2; turn >= stride; turn /= 2)
-      sum = sum + turn_lanes(sum, static_cast<int>(turn));
-    store(p.sum, sum);
-  }
 };
 
 void attend_few(const AttentionCall& call, const Panels& panels, const Seen& seen) {
@@ -407,39 +407,7 @@ void attend_few(const AttentionCall& call, const Panels& panels, const Seen& see
     const int64_t n = lesser(end - first, panel), next = first + n;
     few.attend(first, n, few, next, lesser(end + call.kv_then - next, panel));
   }
-  few.add_lanes();
-}
-
-// ---- heads of adjacent rows
-
-// Few queries wait for memory, and a head's rows are 8 KiB of each block's 64 or 128. A token of OLMo 2 1B behind 32768 tokens took
-// 132 ms instead of 143 on two cores of a Zen 5 that read 53 GB/s (decode_bench), with four queries a head hardly less.
-bool takes_heads(const AttentionCall& call) {
-  const auto direct = [&](DType dtype, int64_t head_dim) {
-    return (dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32) && head_dim % kLanes == 0 &&
-           static_cast<size_t>(call.block_size) * cache_row_bytes(dtype, head_dim) <= 2 * kPanelBytes;
-  };
-  return call.n_queries <= kFewQueries / 2 && !call.values_in_keys && call.window == 0 &&
-         call.block_size % kLanes == 0 && call.block_size <= kPanel &&
-         direct(call.k_dtype, call.head_dim_k) && direct(call.v_dtype, call.head_dim_v);
-}
-
-// The heads' panels are blocks.
-void attend_adjacent(const FewQueries* heads, int64_t n_heads) {
-  const AttentionCall& call = heads[0].call;
-  const int64_t panel = call.block_size, end = call.kv_end;
-  heads[0].fetch_values(call.kv_begin, lesser(panel, end - call.kv_begin));
-  for (int64_t first = call.kv_begin; first < end; first += panel) {
-    const int64_t n = lesser(end - first, panel), next = first + n;
-    for (int64_t h = 0; h < n_heads; ++h) {
-      if (h + 1 < n_heads) {
-        heads[h].attend(first, n, heads[h + 1], first, n);
-      } else {
-        heads[h].attend(first, n, heads[0], next, lesser(end + call.kv_then - next, panel));
-      }
-    }
-  }
-  for (int64_t h = 0; h < n_heads; ++h) heads[h].add_lanes();
+  add_lanes(few.p, few.stride);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct Panels {
   int32_t* highest;  // [n_q]
   size_t bytes;
 
+  Panels() = default;
   Panels(const AttentionCall& call, std::byte* scratch)
       : n_q(whole_vecs(call.n_queries)),
         ld_k(whole_vecs(call.head_dim_k)),
@@ -222,6 +223,15 @@ Seen find_seen(const AttentionCall& call, P& p) {
   if (p.ld_k != call.head_dim_k) zero(p.k, kPanel * p.ld_k);
   if (p.ld_v != call.head_dim_v && !call.values_in_keys) zero(p.v, kPanel * p.ld_v);
   return seen;
+}
+
+void return_results(const AttentionCall& call, const Panels& p) {
+  for (int64_t i = 0; i < call.n_queries; ++i) {
+    memcpy(call.acc + i * call.head_dim_v, p.acc + i * p.ld_v,
+           static_cast<size_t>(call.head_dim_v) * sizeof(float));
+    call.sum[i] = p.sum[i];
+    call.max[i] = p.max[i];
+  }
 }
 
 // Maxima that are safe to subtract: -inf (nothing seen yet) becomes 0, so e^(-inf - max) is 0 and not NaN.
