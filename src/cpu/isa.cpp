@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "cpu/linear_kernels.h"
 
 namespace tandem::cpu {
 namespace {
@@ -18,6 +19,11 @@ bool ask_linux_for_tiles() {
 }
 
 }  // namespace
+
+bool narrow_avx512 = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amdfam19h") != 0;  // as is a Zen 3, which has no AVX-512
+}();
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {

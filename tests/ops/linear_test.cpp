@@ -102,6 +102,42 @@ TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
   }
 }
 
+// Kernels that this CPU does not choose.
+TEST_P(Linear, AgreesWithTheReferenceAsOtherCpusDoIt) {
+  struct Other {
+    Other() { narrow_avx512 = !narrow_avx512; }
+    ~Other() { narrow_avx512 = !narrow_avx512; }
+  } other;
+  for (const int64_t k : {block(), 3 * block(), 7 * std::max<int64_t>(block(), 32)}) {
+    for (int64_t n = 1; n <= 8; ++n) {
+      SCOPED_TRACE(testing::Message() << "n " << n << " k " << k);
+      const Problem p(dtype(), n, 19, k, rng);
+      expect_reference(p, Extra::none);
+    }
+  }
+}
+
+// Sums that kernels keep in 16 bits are at their largest.
+TEST_P(Linear, LargestCodesDoNotOverflow) {
+  struct Part {
+    DType dtype;
+    size_t begin, end;  // of a block: codes, and scales that are no floats
+  };
+  const Part parts[] = {{DType::Q4_K, 4, 144}, {DType::Q5_K, 4, 176}, {DType::Q6_K, 0, 208}};
+  for (const Part& part : parts) {
+    if (part.dtype != dtype()) continue;
+    for (const float x : {1.0f, -1.0f}) {
+      for (int64_t n = 1; n <= 8; ++n) {
+        Problem p(dtype(), n, 3, 2 * block(), rng);
+        for (size_t b = 0; b < p.w.size(); b += dtype_info(dtype()).block_bytes)
+          std::memset(p.w.data() + b + part.begin, 0xff, part.end - part.begin);
+        for (float& v : p.x) v = x;
+        expect_reference(p, Extra::none);
+      }
+    }
+  }
+}
+
 TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
   const std::vector<int64_t> ks = block() == 1
                                       ? std::vector<int64_t>{1, 7, 8, 31, 192, 515}

@@ -9,7 +9,15 @@
 //   header(w)               with `scales`, one for each sub-block of 16 or 32 columns, and what base() needs
 //   codes<half>(w)
 //   base(header, token, b)  what mins or offsets add in super-block b, without the activations' scale, over any lanes
-// wide: codes reach beyond 127. max_tokens: with more, strips are faster (measured on Zen 5 with two threads).
+// or, if the scales of its sub-blocks are integers,
+//   header(w)                       with d, and in the second lane what multiplies mins
+//   codes<half>(w)
+//   scale_words<half>(header)       for every four columns the scale of the first and of the second vector of a half; of
+//                                   Order::halves, for every eight columns that of the first and of the second half
+//   offsets(header, token, b)       what an offset of the codes adds to the products, over any lanes
+//   add_mins(header, token, b, d, to)  subtracts mins; d: the header's times the activations' scale
+// wide: codes reach beyond 127. max_tokens: with more, strips are faster (measured on Zen 5 with two threads); narrow_tokens:
+// likewise if narrow_avx512 (on one core of a Zen 4).
 #pragma once
 
 #include <cstring>
@@ -52,12 +60,14 @@ TANDEM_INLINE Codes nibbles_of(__m512i v) {
   const __m512i mask = bytes(0x0f);
   return {_mm512_and_si512(v, mask), _mm512_and_si512(_mm512_srli_epi16(v, 4), mask)};
 }
-// Low nibbles of 16 bytes, their high ones, low and high ones of another 16.
-TANDEM_INLINE __m512i nibbles_of_two(const std::byte* a, const std::byte* b) {
-  const __m512i twice = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(sixteen(a)), 0xff00, sixteen(b));
+// Of two lanes of 16 bytes of v low nibbles and high ones: lanes 0 and 2, and lanes 1 and 3.
+TANDEM_INLINE Codes nibbles_of_lanes(__m512i v) {
   const __m512i high = _mm512_set_epi64(0x0004000400040004, 0x0004000400040004, 0, 0, 0x0004000400040004,
                                         0x0004000400040004, 0, 0);
-  return _mm512_and_si512(_mm512_srlv_epi16(twice, high), bytes(0x0f));
+  const auto nibbles = [&](__m512i twice) __attribute__((always_inline)) {
+    return _mm512_and_si512(_mm512_srlv_epi16(twice, high), bytes(0x0f));
+  };
+  return {nibbles(_mm512_shuffle_i64x2(v, v, 0xa0)), nibbles(_mm512_shuffle_i64x2(v, v, 0xf5))};
 }
 // 16-bit words shifted right by a, b, c and d in the four lanes of 16 bytes; to the left if negative.
 template <int a, int b, int c, int d>
@@ -78,7 +88,7 @@ TANDEM_INLINE __m512i join_bits(__m512i v, __m512i mask, __m512i low) {
 
 template <class Block>
 struct SimpleRow {
-  static constexpr int max_tokens = 4;
+  static constexpr int max_tokens = 4, narrow_tokens = 3;
   static constexpr int unit = 32;
   static constexpr Order order = Order::halves;
   static constexpr size_t block_bytes = sizeof(Block);
@@ -138,7 +148,7 @@ struct RowQ5_1 : MinRow<BlockQ5_1> {
   TANDEM_INLINE static Codes codes(const std::byte* w) { return five_bits<BlockQ5_1, 8, 4>(w); }
 };
 struct RowQ8_0 : OffsetRow<BlockQ8_0, 128> {
-  static constexpr int max_tokens = 6;
+  static constexpr int max_tokens = 6, narrow_tokens = 1;
   TANDEM_INLINE static Codes codes(const std::byte* w) {
     const __m512i top = bytes(0x80);
     return {_mm512_xor_si512(four_sixteens<block_bytes>(w + 2), top),
@@ -170,7 +180,7 @@ struct RowMXFP4 : OffsetRow<BlockMXFP4, 12> {
 
 template <class Block, int columns_of_scale, Order o>
 struct SuperRow {
-  static constexpr int max_tokens = 4;
+  static constexpr int max_tokens = 4, narrow_tokens = 3;
   static constexpr int unit = 256, sub = columns_of_scale;
   static constexpr Order order = o;
   static constexpr size_t block_bytes = sizeof(Block);
@@ -182,36 +192,45 @@ template <class Block>
 struct MinsRow : SuperRow<Block, 32, Order::halves> {
   static constexpr bool wide = false;
   struct Header {
-    __m512 scales;  // eight
-    __m128i mins;   // eight of 16 bits
-    float dmin;
+    __m512i scales;  // eight bytes, again and again
+    __m128i mins;    // eight of 16 bits
+    __m128 d;        // d, dmin
   };
   TANDEM_INLINE static Header header(const std::byte* w) {
     constexpr uint64_t sixes = 0x3f3f3f3f, fours = 0x0f0f0f0f, twos = 0x03030303;
     const uint64_t a = word_at<uint32_t>(w + 4), b = word_at<uint32_t>(w + 8), c = word_at<uint32_t>(w + 12);
     const uint64_t scales = (a & sixes) | ((c & fours) | (a >> 6 & twos) << 4) << 32;
     const uint64_t mins = (b & sixes) | ((c >> 4 & fours) | (b >> 6 & twos) << 4) << 32;
-    const __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<int32_t>(w)));
-    const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(scales)));
-    return {_mm512_castps256_ps512(_mm256_mul_ps(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(d))),
+    return {_mm512_set1_epi64(static_cast<int64_t>(scales)),
             _mm_cvtepu8_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(mins))),
-            _mm_cvtss_f32(_mm_movehdup_ps(d))};
+            _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<int32_t>(w)))};
   }
-  TANDEM_INLINE static __m256 base(const Header& h, const RowToken& x, int64_t block) {
+  template <int>
+  TANDEM_INLINE static __m512i scale_words(const Header& h) {
+    // Scales i and 4 + i, each with a byte of zeros behind it, in lane i.
+    constexpr auto two = [](int64_t i) { return 0x0000000100000001 * (0x80008000 | (4 + i) << 16 | i); };
+    return _mm512_shuffle_epi8(
+        h.scales, _mm512_set_epi64(two(3), two(3), two(2), two(2), two(1), two(1), two(0), two(0)));
+  }
+  TANDEM_INLINE static __m512i offsets(const Header&, const RowToken&, int64_t) {
+    return _mm512_setzero_si512();
+  }
+  TANDEM_INLINE static void add_mins(const Header& h, const RowToken& x, int64_t block, __m128 d,
+                                     __m256& to) {
     const __m128i sums = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x.sum32 + 8 * block));
-    const __m128 mins = _mm_cvtepi32_ps(_mm_madd_epi16(h.mins, sums));
-    return _mm256_zextps128_ps256(_mm_mul_ps(mins, _mm_set1_ps(-h.dmin)));
+    const __m256 mins = _mm256_zextps128_ps256(_mm_cvtepi32_ps(_mm_madd_epi16(h.mins, sums)));
+    to = _mm256_fnmadd_ps(mins, _mm256_broadcastss_ps(_mm_movehdup_ps(d)), to);
   }
 };
 
 struct RowQ4_K : MinsRow<BlockQ4_K> {
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
-    const std::byte* p = w + 16 + 64 * half;
-    return {nibbles_of_two(p, p + 32), nibbles_of_two(p + 16, p + 48)};
+    return nibbles_of_lanes(_mm512_loadu_si512(w + 16 + 64 * half));
   }
 };
 struct RowQ5_K : MinsRow<BlockQ5_K> {
+  static constexpr int narrow_tokens = 2;
   // Bit s of a byte is of sub-block s.
   template <int half>
   TANDEM_INLINE static __m512i with_fifth(__m512i nibbles, const std::byte* bits) {
@@ -221,26 +240,34 @@ struct RowQ5_K : MinsRow<BlockQ5_K> {
   }
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
-    const std::byte* p = w + 48 + 64 * half;
-    return {with_fifth<half>(nibbles_of_two(p, p + 32), w + 16),
-            with_fifth<half>(nibbles_of_two(p + 16, p + 48), w + 32)};
+    const Codes four = nibbles_of_lanes(_mm512_loadu_si512(w + 48 + 64 * half));
+    return {with_fifth<half>(four.first, w + 16), with_fifth<half>(four.second, w + 32)};
   }
 };
 
 // Of 128 columns the first 64 are low nibbles of 64 bytes, the next 64 the high ones.
 struct RowQ6_K : SuperRow<BlockQ6_K, 16, Order::columns> {
-  static constexpr int max_tokens = 6;
+  static constexpr int max_tokens = 6, narrow_tokens = 5;
   static constexpr bool wide = false;
   struct Header {
-    __m512 scales;
-    __m256i small;  // the scales as 16 bits
-    float d;
+    __m512i scales;   // sixteen of 16 bits
+    __m256i offsets;  // -32 times as much
+    __m128 d;
   };
   TANDEM_INLINE static Header header(const std::byte* w) {
-    const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 192));
-    const float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at<uint16_t>(w + 208))));
-    const __m512 floats = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales));
-    return {_mm512_mul_ps(floats, _mm512_set1_ps(d)), _mm256_cvtepi8_epi16(scales), d};
+    const __m256i scales = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 192)));
+    return {_mm512_castsi256_si512(scales),
+            _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(scales, 5)),
+            _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<uint16_t>(w + 208)))};
+  }
+  template <int half>
+  TANDEM_INLINE static __m512i scale_words(const Header& h) {
+    // Scales i and 4 + i of the half's eight in lane i.
+    constexpr auto two = [](int64_t i) {
+      return 0x0000000100000001 * ((8 * half + 4 + i) << 16 | (8 * half + i));
+    };
+    return _mm512_permutexvar_epi16(
+        _mm512_set_epi64(two(3), two(3), two(2), two(2), two(1), two(1), two(0), two(0)), h.scales);
   }
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
@@ -250,10 +277,11 @@ struct RowQ6_K : SuperRow<BlockQ6_K, 16, Order::columns> {
     return {join_bits(shift_lanes<-4, -4, -2, -2>(high), mask, low.first),
             join_bits(shift_lanes<0, 0, 2, 2>(high), mask, low.second)};
   }
-  TANDEM_INLINE static __m256 base(const Header& h, const RowToken& x, int64_t block) {
+  TANDEM_INLINE static __m512i offsets(const Header& h, const RowToken& x, int64_t block) {
     const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum16 + 16 * block));
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(h.small, sums)), _mm256_set1_ps(-32.0f * h.d));
+    return _mm512_zextsi256_si512(_mm256_madd_epi16(h.offsets, sums));
   }
+  TANDEM_INLINE static void add_mins(const Header&, const RowToken&, int64_t, __m128, __m256&) {}
 };
 
 struct RowIQ4_XS : SuperRow<BlockIQ4_XS, 32, Order::halves> {

@@ -42,6 +42,12 @@ constexpr size_t row_bytes_of(int64_t k) {
   return static_cast<size_t>(k / F::unit) * F::block_bytes;
 }
 
+// Formats whose scales within a super-block are integers: products are multiplied with them before they become floats.
+template <class F>
+constexpr bool integer_scales = requires {
+  F::template scale_words<0>(F::header(nullptr));
+};
+
 // Sums of one row and one token, spread over lanes: in several chains, because an addition waits for the one before.
 template <int chains>
 struct RowSums {
@@ -60,9 +66,10 @@ struct RowSums {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
   }
 };
-// Three tokens are chains enough.
+// Three tokens are chains enough, and so is one with integer scales, which adds once a super-block.
+template <class F>
 constexpr int chains_of(int n_tokens) {
-  return n_tokens < 3 ? 2 : 1;
+  return n_tokens < 3 && !integer_scales<F> ? 2 : 1;
 }
 
 // Each of the words 4 * four .. 4 * four + 3 of v, four times.
@@ -94,7 +101,7 @@ struct FirstBlocks {
 // Four blocks of 32 columns, the first of them number `block` of the row; those that are not there count as zero.
 template <class F, int T, class Blocks>
 TANDEM_INLINE void add_four(const std::byte* w, const RowToken* x, int64_t block, const Blocks& present,
-                            RowSums<chains_of(T)> (&sums)[T]) {
+                            RowSums<chains_of<F>(T)> (&sums)[T]) {
   const __m128 d = F::scales(w);
   const __m128 offset = F::offsets(w, d);
   const Codes codes = F::codes(w);
@@ -113,11 +120,53 @@ TANDEM_INLINE void add_four(const std::byte* w, const RowToken* x, int64_t block
   });
 }
 
-// A super-block, number `block` of the row.
+// A super-block, number `block` of the row, of a format with integer scales. Its dot products of four columns, of halves of
+// eight, fit 16 bits, so that one multiplication applies the scales of two.
+template <class F, int T>
+TANDEM_INLINE void add_integers(const std::byte* w, const RowToken* x, int64_t block,
+                                RowSums<chains_of<F>(T)> (&sums)[T]) {
+  const auto header = F::header(w);
+  const auto dot = [](__m512i sum, __m512i codes, const int8_t* q) __attribute__((always_inline)) {
+    return dot_u8s8<F::wide>(sum, codes, _mm512_loadu_si512(q));
+  };
+  const auto side_by_side = [](__m512i a, __m512i b) __attribute__((always_inline)) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(b, 16));
+  };
+  const __m512i zero = _mm512_setzero_si512();
+  const Codes low = F::template codes<0>(w), high = F::template codes<1>(w);  // of 128 columns
+  __m512i scales[F::order == Order::halves ? 1 : 2];
+  unroll<sizeof scales / sizeof *scales>([&](auto i) __attribute__((always_inline)) {
+    scales[i.value] = F::template scale_words<i.value>(header);
+  });
+  __m512i products[T];
+  unroll<T>([&](auto t) __attribute__((always_inline)) {
+    const int8_t* q = x[t.value].q + 256 * block;
+    __m512i& sum = products[t.value];
+    sum = F::offsets(header, x[t.value], block);
+    if constexpr (F::order == Order::halves) {
+      const __m512i a = dot(dot(zero, low.first, q), low.second, q + 64);
+      const __m512i b = dot(dot(zero, high.first, q + 128), high.second, q + 192);
+      sum = dot_i16(sum, side_by_side(a, b), scales[0]);
+    } else {
+      sum = dot_i16(sum, side_by_side(dot(zero, low.first, q), dot(zero, low.second, q + 64)), scales[0]);
+      sum = dot_i16(sum, side_by_side(dot(zero, high.first, q + 128), dot(zero, high.second, q + 192)),
+                    scales[1]);
+    }
+  });
+  unroll<T>([&](auto t) __attribute__((always_inline)) {
+    auto& sum = sums[t.value];
+    const __m128 d = _mm_mul_ps(header.d, _mm_set1_ps(x[t.value].scale[block]));
+    sum.products[0] =
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t.value]), _mm512_broadcastss_ps(d), sum.products[0]);
+    F::add_mins(header, x[t.value], block, d, sum.base);
+  });
+}
+
+// Likewise of a format with scales that are floats.
 template <class F, int T>
 TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_t block,
-                                   RowSums<chains_of(T)> (&sums)[T]) {
-  constexpr int chains = chains_of(T);
+                                   RowSums<chains_of<F>(T)> (&sums)[T]) {
+  constexpr int chains = chains_of<F>(T);
   const auto header = F::header(w);
   __m512 part[T][chains];
   // The n-th dot product of token t, of columns that have a scale for every four lanes.
@@ -161,7 +210,7 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken
   const int64_t n_blocks = call.k / F::unit;
   const size_t ahead = ahead_into_l2();
   for (int64_t r = row0; r < row1; ++r) {
-    RowSums<chains_of(T)> sums[T];
+    RowSums<chains_of<F>(T)> sums[T];
     int64_t block = 0;
     const auto fetch = [&]() __attribute__((always_inline)) {
       unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
@@ -182,7 +231,11 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken
     } else {
       for (; block < n_blocks; ++block, w += step_bytes) {
         fetch();
-        add_super_block<F, T>(w, x, block, sums);
+        if constexpr (integer_scales<F>) {
+          add_integers<F, T>(w, x, block, sums);
+        } else {
+          add_super_block<F, T>(w, x, block, sums);
+        }
       }
     }
     unroll<T>([&](auto t) __attribute__((always_inline)) {

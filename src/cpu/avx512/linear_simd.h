@@ -71,6 +71,12 @@ TANDEM_INLINE size_t ahead_into_l2() {
   return size_t{12} << 10;
 }
 
+// Prefetches the lines of some bytes, which need not be there.
+TANDEM_INLINE void fetch_into_l2(const std::byte* from, size_t n_bytes) {
+#pragma GCC unroll 1
+  for (size_t i = 0; i < n_bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T1);
+}
+
 TANDEM_INLINE __mmask16 first_lanes(int64_t n) {
   return n >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << n) - 1);
 }

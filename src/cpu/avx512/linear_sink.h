@@ -26,6 +26,17 @@ struct Ahead {
   }
 };
 
+// The same with a number of bytes that is known when it runs.
+struct SomeAhead {
+  const std::byte* from;
+  size_t n_bytes;
+
+  TANDEM_INLINE void fetch() {
+    fetch_into_l2(from, n_bytes);
+    from += n_bytes;
+  }
+};
+
 // One unit of a panel.
 template <Shape S, class AheadOf>
 struct PanelSink {

@@ -28,6 +28,9 @@ struct TileArgs {
   const uint32_t* sums;    // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
   int64_t n_units;
   float* acc;  // [T][16] added to
+  // Prefetched with each scale: so many bytes, one after the other.
+  const std::byte* ahead = nullptr;
+  size_t ahead_bytes = 0;
 };
 
 TANDEM_INLINE __m512i broadcast(const uint32_t* p) {
@@ -65,11 +68,14 @@ void tile_simple(const TileArgs& args) {
   const int32_t* start = args.start;
   const float* scale = args.scale;
   const float* min_scale = args.min_scale;
+  const std::byte* ahead = args.ahead;
   __m512 sum[T];
   unroll<T>([&](auto t)
                 __attribute__((always_inline)) { sum[t.value] = _mm512_loadu_ps(args.acc + 16 * t.value); });
   for (int64_t b = 0; b < args.n_units; ++b) {
     __m512i acc[T];
+    fetch_into_l2(ahead, args.ahead_bytes);
+    ahead += args.ahead_bytes;
     dot_columns<S, T, 32>(panel, q, start, acc);
     const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
     unroll<T>([&](auto t) __attribute__((always_inline)) {
@@ -98,11 +104,14 @@ void tile_super(const TileArgs& args) {
   const int32_t* start = args.start;
   const float* scale = args.scale;
   const uint32_t* sums = args.sums;
+  const std::byte* ahead = args.ahead;
   for (int64_t b = 0; b < args.n_units; ++b) {
     __m512i acc[T];
     __m512 part[T];
     unroll<T>([&](auto t) __attribute__((always_inline)) { part[t.value] = _mm512_setzero_ps(); });
     for (int s = 0; s < S.subs(); ++s) {
+      fetch_into_l2(ahead, args.ahead_bytes);
+      ahead += args.ahead_bytes;
       dot_columns<S, T, S.sub>(panel, q, start, acc);
       const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
       unroll<T>([&](auto t) __attribute__((always_inline)) {
