@@ -1,6 +1,6 @@
 // Products with F32, F16 and BF16 weights.
 //
-// Up to kDotTokens tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
+// Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
 // bandwidth (32 halves cost 2 conversions and 2 FMAs a token). Of four rows at a time, so that activations are loaded once for
 // four, but for one token whose activations stay in L1: one row after the other is a single stream, which the caches' own
 // prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). More:
@@ -20,7 +20,11 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-constexpr int64_t kDotTokens = 12;
+// Where vectors of 64 bytes take two cycles, dot products, which convert beside the multipliers, reach the peak (of 32 tokens on a
+// Zen 4 98%, panels 77%).
+TANDEM_INLINE int64_t dot_tokens() {
+  return narrow_avx512 ? 48 : 12;
+}
 constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
 // Of a single row where it is fetched into L1: the 48 KB of a Zen 5. Others fetch into L2 (linear_simd.h); into the 32 KB of a
@@ -251,7 +255,7 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
 
 template <DType dtype>
 void multiply_dtype(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-  if (call.n <= kDotTokens) {
+  if (call.n <= dot_tokens()) {
     multiply_dot<dtype>(call, row0, row1);
   } else {
     multiply_tiles<dtype>(call, row0, row1, scratch);
@@ -261,13 +265,13 @@ void multiply_dtype(const LinearCall& call, int64_t row0, int64_t row1, std::byt
 }  // namespace
 
 size_t float_encoded_bytes(int64_t n, int64_t k) {
-  return static_cast<size_t>(n * (n <= kDotTokens ? k : padded(k))) * sizeof(float);
+  return static_cast<size_t>(n * (n <= dot_tokens() ? k : padded(k))) * sizeof(float);
 }
 
 void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                   std::byte* encoded) {
   float* const to = reinterpret_cast<float*>(encoded);
-  if (n <= kDotTokens) {
+  if (n <= dot_tokens()) {
     for (int64_t t = token0; t < token1; ++t)
       std::memcpy(to + t * k, x + t * ldx, static_cast<size_t>(k) * 4);
     return;
@@ -289,7 +293,7 @@ void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t tok
 }
 
 size_t float_scratch_bytes(int64_t n, int64_t k) {
-  return n <= kDotTokens ? 0 : static_cast<size_t>(kPairStrips * (kMaxTile + padded(k))) * 64;
+  return n <= dot_tokens() ? 0 : static_cast<size_t>(kPairStrips * (kMaxTile + padded(k))) * 64;
 }
 
 void multiply_float(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
