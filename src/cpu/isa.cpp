@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 
 #include "base/error.h"
@@ -18,12 +19,20 @@ bool ask_linux_for_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+std::atomic<bool>& narrow() {
+  static std::atomic<bool> is_narrow{__builtin_cpu_is("amdfam19h") !=
+                                     0};  // as is a Zen 3, which has no AVX-512
+  return is_narrow;
+}
+
 }  // namespace
 
-bool narrow_avx512 = [] {
-  __builtin_cpu_init();
-  return __builtin_cpu_is("amdfam19h") != 0;  // as is a Zen 3, which has no AVX-512
-}();
+bool narrow_avx512() {
+  return narrow();
+}
+void set_narrow_avx512(bool is_narrow) {
+  narrow() = is_narrow;
+}
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {

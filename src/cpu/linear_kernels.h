@@ -65,9 +65,10 @@ struct LinearKernels {
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 
-// Whether the kernels of AVX-512 take few tokens as is best where vectors of 64 bytes take two cycles: on a Zen 4. Tests change it,
-// to see both ways on one machine.
-extern bool narrow_avx512;
+// Whether the kernels of AVX-512 take few tokens as is best where vectors of 64 bytes take two cycles: on a Zen 4.
+bool narrow_avx512();
+// Lets a test see both ways on one machine. All of a product must be done in one.
+void set_narrow_avx512(bool narrow);
 
 // Each instruction set's own kernels. Ops use the tables of kernels.h, which cover every readable dtype.
 namespace scalar {

@@ -44,6 +44,9 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
     return all;
   }
 
+  // The activations of gpt_oss become bytes for its weights: one may round the other way where a sum differs in its last bit.
+  float tolerance() const { return GetParam() == "gpt_oss" ? 3e-2f : 1e-4f; }
+
   // Each device has some of every recurrent layer's state, and nobody another's.
   static void expect_divided_states(const Session& session) {
     for (size_t layer = 0; layer < session.kv_config().layers.size(); ++layer) {
@@ -78,7 +81,7 @@ TEST_P(FamiliesTensor, LogitsAreThoseOfOneDevice) {
     test::SimMachine machine(*host_, shares.size());
     Session session(*model_, machine.devices(), options(divided(shares)));
     EXPECT_TRUE(session.placement().placement.parallel.has_value());
-    EXPECT_LE(apart(logits(session), wanted), 1e-4f);
+    EXPECT_LE(apart(logits(session), wanted), tolerance());
     expect_divided_states(session);
     expect_as_planned(session, machine);
   }
@@ -97,7 +100,7 @@ TEST_P(FamiliesTensor, InParts) {
     o.placement = Session(*model_, machine.devices(), o).placement().placement;
     o.placement.parallel->parts = {n_parts, 1};
     Session session(*model_, machine.devices(), o);
-    EXPECT_LE(apart(logits(session), wanted), 1e-4f);
+    EXPECT_LE(apart(logits(session), wanted), tolerance());
     EXPECT_GT(machine.n_side_copies(), 0);
     expect_as_planned(session, machine);
   }
@@ -111,7 +114,7 @@ TEST_P(FamiliesTensor, CachesAndExpertsOnTheHost) {
     if (!cache) flags.n_cpu_moe = 1;
     test::SimMachine machine(*host_, 3);
     Session session(*model_, machine.devices(), options(flags));
-    EXPECT_LE(apart(logits(session), wanted), 1e-4f) << (cache ? "caches" : "experts");
+    EXPECT_LE(apart(logits(session), wanted), tolerance()) << (cache ? "caches" : "experts");
     expect_as_planned(session, machine);
   }
 }
@@ -122,7 +125,7 @@ TEST_P(FamiliesTensor, StreamedLayers) {
   flags.stream = Toggle::on;
   test::SimMachine machine(*host_, 2);
   Session session(*model_, machine.devices(), options(flags));
-  EXPECT_LE(apart(logits(session), expected()), 1e-4f);
+  EXPECT_LE(apart(logits(session), expected()), tolerance());
   for (size_t d = 1; d < 3; ++d)
     EXPECT_EQ(machine.gpu(d - 1).used_bytes(), session.placement().bytes.devices[d].total());
 }
@@ -139,7 +142,7 @@ TEST_P(FamiliesTensor, AsThePlannerChooses) {
   if (GetParam() == "llama" || GetParam() == "gpt_oss") {
     EXPECT_EQ(fit.choice.split, SplitMode::tensor);
   }
-  EXPECT_LE(apart(logits(session), expected()), 1e-4f);
+  EXPECT_LE(apart(logits(session), expected()), tolerance());
 }
 
 // Ranks with some of the layers each, which divide them over their own devices.
@@ -170,7 +173,7 @@ TEST_P(FamiliesTensor, InStages) {
            found = logits(session);
          }))
       EXPECT_EQ(end.error, "");
-    EXPECT_LE(apart(found, expected()), 1e-4f);
+    EXPECT_LE(apart(found, expected()), tolerance());
     int64_t n_side_copies = 0;
     for (const auto& of_rank : sims) {
       for (const auto& sim : of_rank) EXPECT_GT(sim->copied_bytes(), 0u);

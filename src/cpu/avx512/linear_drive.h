@@ -27,12 +27,12 @@ constexpr int64_t kStripsAtOnce = 4;
 constexpr int64_t kChunkColumns = 256;
 constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
 
-// A chunk of a strip: n_units of 16 rows, and where to prefetch as many bytes meanwhile, or a share of them: so many halves.
+// A chunk of a strip: n_units of 16 rows, and where to prefetch as many bytes meanwhile, or half of them, or none.
 struct Chunk {
   StripRows rows;
   int64_t n_units;
   const std::byte* ahead;
-  size_t ahead_share = 2;
+  size_t ahead_halves = 2;
 };
 
 // A dtype, as the driver needs it.
@@ -46,12 +46,12 @@ struct Format {
   int64_t narrow_tokens;                                  // most tokens of row_kernels if narrow_avx512
   Order row_order;                                        // of their activations
 
-  // Whether the next weights are fetched both while these are unpacked and while they are multiplied: what has more than five bits
-  // would be more lines than a core has under way. On a core of a Zen 4 eight tokens read Q6_K at 10.3 instead of 7.5 GB/s,
-  // Q8_0 at 15.6 instead of 12.9.
+  // Whether half of the next weights are fetched while these are unpacked and half while they are multiplied. Of types of more
+  // than five bits a core could not have all lines in flight during unpacking: eight tokens read Q6_K at 10.3 instead of 7.5 GB/s
+  // on a core of a Zen 4, Q8_0 at 15.6 instead of 12.9. Other CPUs have not been measured.
   bool spreads_fetches() const { return unit_bytes * 8 > static_cast<size_t>(5 * shape.unit); }
   bool by_rows(int64_t n) const {
-    return row_kernels != nullptr && n <= (narrow_avx512 ? narrow_tokens : kMaxRowTokens) &&
+    return row_kernels != nullptr && n <= (narrow_avx512() ? narrow_tokens : kMaxRowTokens) &&
            row_kernels[n] != nullptr;
   }
 };
@@ -63,7 +63,7 @@ template <class Unpack>
 void unpack_chunk(const Chunk& chunk, __m512i* panel) {
   size_t at = 0;
   int64_t u = 0;
-  SomeAhead ahead{chunk.ahead, bytes_of_pause<Unpack> / 2 * chunk.ahead_share};
+  SomeAhead ahead{chunk.ahead, bytes_of_pause<Unpack> / 2 * chunk.ahead_halves};
   PanelSink<Unpack::shape, decltype(ahead)> sink{panel, ahead};
   if constexpr (requires { Unpack::group; }) {
     for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
@@ -223,10 +223,9 @@ class Chunks {
     return chunk;
   }
 
-  // The strip that takes this one's place once kStripsAtOnce are done.
-  const std::byte* strips_ahead(int64_t row) const {
-    const int64_t then = row + kStrip * kStripsAtOnce;
-    return address(then < call_.m ? then : row, 0);
+  // The strip of the next group at the place of this one, whose group has n_strips. Behind the call's rows it is the next item's.
+  const std::byte* of_next_group(int64_t row, int64_t n_strips) const {
+    return address(row + kStrip * n_strips, 0);
   }
 
  private:
@@ -278,7 +277,7 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
       } else {
         if (f.spreads_fetches()) {
           const size_t n_bytes = static_cast<size_t>(kStrip * chunk.n_units) * f.unit_bytes;
-          chunk.ahead_share = 1;
+          chunk.ahead_halves = 1;
           fetch_with_tile(f, chunk.ahead + n_bytes / 2, n_bytes / 2, args);
         }
         f.unpack(chunk, panel);
@@ -299,8 +298,9 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
   const TileLayout layout{f.shape.unit, call.k};
   const Chunks chunks(call, f, copy);
   const int64_t T = tile_tokens(call.n);
-  // The last tiles fetch the next strips, each a part of them. While strips are unpacked it would be more lines than a core has
-  // under way: sixteen tokens read Q4_K at 4.1 GB/s then, and Q8_0 at 6.8, where they now read 5.3 and 9.3 (a core of a Zen 4).
+  // The last tiles fetch the next strips, each a part of them. Fetched while strips were unpacked, a core of a Zen 4 could not have
+  // all their lines in flight: sixteen tokens read Q4_K at 4.1 GB/s and Q8_0 at 6.8, where they now read 5.3 and 9.3. Other CPUs have
+  // not been measured.
   const int64_t n_fetching = min64(4, (call.end_token() - call.token0 + T - 1) / T);
   const size_t part_bytes =
       static_cast<size_t>(kStrip * chunks.n_units()) * f.unit_bytes / static_cast<size_t>(n_fetching);
@@ -312,7 +312,7 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
     for (int64_t s = 0; s < n_strips; ++s) {
       for (int64_t u = 0; u < chunks.n_units(); u += chunks.step()) {
         Chunk chunk = chunks.at(first + s * kStrip, u);
-        chunk.ahead_share = 0;
+        chunk.ahead_halves = 0;
         f.unpack(chunk, panel_of(s) + u * f.shape.unit_vectors());
       }
     }
@@ -325,7 +325,7 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
       args.n_units = chunks.n_units();
       for (int64_t s = 0; s < n_strips; ++s) {
         if (n_left <= n_fetching) {
-          const std::byte* ahead = chunks.strips_ahead(first + s * kStrip);
+          const std::byte* ahead = chunks.of_next_group(first + s * kStrip, n_strips);
           fetch_with_tile(f, ahead + static_cast<size_t>(n_left - 1) * part_bytes, part_bytes, args);
         }
         args.panel = panel_of(s);

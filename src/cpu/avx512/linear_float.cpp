@@ -1,7 +1,7 @@
 // Products with F32, F16 and BF16 weights.
 //
 // Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
-// bandwidth (32 halves cost 2 conversions and 2 FMAs a token). Of four rows at a time, so that activations are loaded once for
+// bandwidth, or of many tokens one FMA for 16 columns and token (conversions are shared by four tokens). Of four rows at a time, so that activations are loaded once for
 // four, but for one token whose activations stay in L1: one row after the other is a single stream, which the caches' own
 // prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). More:
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
@@ -22,8 +22,10 @@ namespace {
 
 // Where vectors of 64 bytes take two cycles, dot products, which convert beside the multipliers, reach the peak (of 32 tokens on a
 // Zen 4 98%, panels 77%).
+constexpr int64_t kDotTokens = 12, kNarrowDotTokens = 48;
+static_assert(kNarrowDotTokens < kDividedTokens);
 TANDEM_INLINE int64_t dot_tokens() {
-  return narrow_avx512 ? 48 : 12;
+  return narrow_avx512() ? kNarrowDotTokens : kDotTokens;
 }
 constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
@@ -83,7 +85,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
   const size_t l2_ahead = ahead_into_l2();
   // Prefetches what one row needs some KB further; of several the rows behind them, in the order of memory, and of more than one
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
-  // four tokens and at 10.5 for eight, where it now reads 24 and 13.5.
+  // four tokens and at 10.5 for eight, where it now reads 24 and 13.5. Other CPUs have not been measured.
   const auto n_groups = static_cast<size_t>((call.end_token() - call.token0 + kDotGroup - 1) / kDotGroup);
   const size_t ahead_bytes = R * 64 / n_groups;  // a step
   const std::byte* ahead =

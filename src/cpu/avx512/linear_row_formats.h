@@ -17,7 +17,7 @@
 //   offsets(header, token, b)       what an offset of the codes adds to the products, over any lanes
 //   add_mins(header, token, b, d, to)  subtracts mins; d: the header's times the activations' scale
 // wide: codes reach beyond 127. max_tokens: with more, strips are faster (measured on Zen 5 with two threads); narrow_tokens:
-// likewise if narrow_avx512 (on one core of a Zen 4).
+// likewise if narrow_avx512() (on one core of a Zen 4).
 #pragma once
 
 #include <cstring>
@@ -208,7 +208,9 @@ struct MinsRow : SuperRow<Block, 32, Order::halves> {
   template <int>
   TANDEM_INLINE static __m512i scale_words(const Header& h) {
     // Scales i and 4 + i, each with a byte of zeros behind it, in lane i.
-    constexpr auto two = [](int64_t i) { return 0x0000000100000001 * (0x80008000 | (4 + i) << 16 | i); };
+    constexpr auto two = [](uint64_t i) {
+      return static_cast<int64_t>(0x0000000100000001 * (0x80008000 | (4 + i) << 16 | i));
+    };
     return _mm512_shuffle_epi8(
         h.scales, _mm512_set_epi64(two(3), two(3), two(2), two(2), two(1), two(1), two(0), two(0)));
   }

@@ -28,7 +28,7 @@ struct TileArgs {
   const uint32_t* sums;    // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
   int64_t n_units;
   float* acc;  // [T][16] added to
-  // Prefetched with each scale: so many bytes, one after the other.
+  // ahead_bytes more from `ahead` on are prefetched with each sub-block.
   const std::byte* ahead = nullptr;
   size_t ahead_bytes = 0;
 };

@@ -9,7 +9,7 @@
 // with heads of 64 columns (163 of 217 GFLOP/s on a core of a Sapphire Rapids at 3.4 GHz), 78% with 128,
 // whatever the cache's dtype; 73% with AVX2. The rest is the exponentials (a tenth) and the conversion.
 //
-// Few queries (decode): see attention_few.h.
+// Few queries (decode): see attention_few.h, and of all heads of a long cache attention_heads.h.
 #pragma once
 
 #include "cpu/simd/attention_few.h"

@@ -21,8 +21,6 @@
 // loads, heads of 128 columns: one query 24 GB/s, four 28, eight 19; from the L3 62, 38 and 20.
 #pragma once
 
-#include <new>
-
 #include "cpu/simd/attention_panels.h"
 #include "cpu/simd/fetch.h"
 
@@ -128,11 +126,11 @@ TANDEM_INLINE Vec dot_row(const float* q, const std::byte* row, const std::byte*
 // Scores of one query against kLanes adjacent rows, in the order of memory: in a loop, because a load that comes back only after
 // kLanes rows lets the hardware fetch other lines than the next ones.
 template <class Rows>
-TANDEM_INLINE Vec dot_rows(const float* q, const std::byte* row, const std::byte* ahead, size_t row_bytes,
-                           int64_t n_cols) {
+TANDEM_INLINE Vec dot_rows(const float* q, const std::byte* row, size_t row_bytes, const std::byte* ahead,
+                           size_t ahead_bytes, int64_t n_cols) {
   alignas(64) float parts[kLanes * kLanes];
 #pragma GCC unroll 1
-  for (int64_t j = 0; j < kLanes; ++j, row += row_bytes, ahead += row_bytes)
+  for (int64_t j = 0; j < kLanes; ++j, row += row_bytes, ahead += ahead_bytes)
     store(parts + j * kLanes, dot_row<Rows>(q, row, ahead, n_cols));
   Vec dot[kLanes];
 #pragma GCC unroll 16
@@ -153,7 +151,7 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
     for (int64_t i = 0; i < keys.runs[r].n; i += kPositions, s += kLanes) {
       const std::byte* ahead = next.row_or(r, i, row);
       if constexpr (kQueries == 1) {
-        store(s, dot_rows<Rows>(p.q, row, ahead, keys.row_bytes, p.ld_k));
+        store(s, dot_rows<Rows>(p.q, row, keys.row_bytes, ahead, next.row_bytes, p.ld_k));
         row += kPositions * keys.row_bytes;
         continue;
       }
@@ -373,8 +371,8 @@ struct FewQueries {
     if (!call.values_in_keys) RowsAhead{value_cache, first, n}.fetch(0, 1, 1);
   }
 
-  // Attends to n positions from first on, a panel, and meanwhile fetches n_next of `next` from next_first on.
-  void attend(int64_t first, int64_t n, const FewQueries& next, int64_t next_first, int64_t n_next) const {
+  // Attends to n positions from first on, a panel, and meanwhile fetches n_next from next_first on.
+  void attend(int64_t first, int64_t n, int64_t next_first, int64_t n_next) const {
     const int64_t last = first + n - 1;
     if (last < seen.any_from || first > seen.any_to) return;
     PanelRows keys, own_values, next_keys, next_values;
@@ -383,7 +381,7 @@ struct FewQueries {
       keys.convert(key_cache, first, n, n_next, p.k);
     } else {
       keys.find(key_cache, first, n);
-      next_keys.find(next.key_cache, next_first, n_next);
+      next_keys.find(key_cache, next_first, n_next);
     }
     dot(p, keys, next_keys);
     if (call.softcap > 0) cap_scores(p.s, whole_vecs(n * stride), call.softcap);
@@ -392,7 +390,7 @@ struct FewQueries {
       own_values.convert(value_cache, first, n, n_next, p.v);
     } else if (!call.values_in_keys) {
       own_values.find(value_cache, first, n);
-      next_values.find(next.value_cache, next_first, n_next);
+      next_values.find(value_cache, next_first, n_next);
     }
     update(p, values, next_values);
   }
@@ -405,7 +403,7 @@ void attend_few(const AttentionCall& call, const Panels& panels, const Seen& see
   few.fetch_values(begin, lesser(panel, end - begin));
   for (int64_t first = begin; first < end; first += panel) {
     const int64_t n = lesser(end - first, panel), next = first + n;
-    few.attend(first, n, few, next, lesser(end + call.kv_then - next, panel));
+    few.attend(first, n, next, lesser(end + call.kv_then - next, panel));
   }
   add_lanes(few.p, few.stride);
 }

@@ -113,10 +113,13 @@ class AdjacentHeads {
     for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead(v, h, next_k));
   }
 
-  // What to fetch with a head's rows: those of the next head, or of the first one in `then`. Nothing for one query on a Zen 4,
+  // What to fetch with a head's rows: those of the next head, or of the first one in `then`. Only its own for one query on a Zen 4,
   // which takes whole rows in the order of memory: there the hardware goes on by itself, with more under way than a core may ask for.
   PanelRows ahead(const AdjacentRows& rows, int64_t h, const AdjacentRows& then) const {
-    if (kLanes == 16 && fetches_into_l2() && call_.n_queries == 1) return {};
+    if (kLanes == 16 && fetches_into_l2() && call_.n_queries == 1) {
+      PanelRows none;
+      return none;
+    }
     return h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0);
   }
 

@@ -225,7 +225,7 @@ Seen find_seen(const AttentionCall& call, P& p) {
   return seen;
 }
 
-void return_results(const AttentionCall& call, const Panels& p) {
+[[maybe_unused]] void return_results(const AttentionCall& call, const Panels& p) {
   for (int64_t i = 0; i < call.n_queries; ++i) {
     memcpy(call.acc + i * call.head_dim_v, p.acc + i * p.ld_v,
            static_cast<size_t>(call.head_dim_v) * sizeof(float));
