@@ -43,7 +43,7 @@ struct Format {
   const TileKernel* tile_kernels;                         // by tokens
   void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
   const RowKernel* row_kernels;                           // by tokens up to kMaxRowTokens; null: none
-  int64_t narrow_tokens;                                  // most tokens of row_kernels if narrow_avx512
+  int64_t narrow_tokens;                                  // most tokens of row_kernels if narrow_avx512()
   Order row_order;                                        // of their activations
 
   // Whether half of the next weights are fetched while these are unpacked and half while they are multiplied. Of types of more

@@ -8,7 +8,8 @@
 // bytes a cycle takes 8 cycles for that, 31 GB/s at 3.5 GHz: memory is the limit.
 // Measured on two cores of a Zen 5, in one run of tests/bench/linear_bench.cpp (2048 x 5632); memory read 52 GB/s. GB/s in
 // strips and in rows, and the fraction of the memory's: Q4_0 29, 43, 83%; Q8_0 29, 45, 87%; Q4_K 32, 46, 89%; Q5_K 31, 45, 87%;
-// Q6_K 26, 45, 86% (those of Q4_K to Q6_K before their scales were integers). With four tokens: Q4_0 32, 37; Q8_0 25, 42; Q4_K 31, 36; Q5_K 27, 37; Q6_K 23, 40.
+// Q6_K 26, 45, 86% (those of Q4_K to Q6_K before their scales were integers). With four tokens: Q4_0 32, 37; Q8_0 25, 42; Q4_K 31,
+// 36; Q5_K 27, 37; Q6_K 23, 40 (strips have spread their prefetches since).
 // A core of a Zen 4 starts one multiplication of 64 bytes a cycle, so there they are counted: of 256 columns of Q4_K and a token
 // 4 products, 1 for the scales, 1 to add, and 3 smaller ones. From the L2 and from memory, where plain loads read 30 GB/s: Q4_0 28,
 // 24; Q4_K 29, 25; Q5_K 28, 25; Q6_K 38, 27; Q8_0 45, 27. Two tokens of Q4_K: 21, 19.
