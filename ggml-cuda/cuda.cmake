@@ -83,17 +83,32 @@ if(TANDEM_HAVE_CUDA)
 
   file(GLOB TANDEM_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cpp ${CMAKE_SOURCE_DIR}/ggml-cuda/*.cu
     ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cu ${CMAKE_SOURCE_DIR}/ggml-cuda/ops/*.cpp)
+  # Code for compute capability 9.0 alone (wgmma.h).
+  set(wgmma_source ${CMAKE_SOURCE_DIR}/ggml-cuda/wgmma.cu)
+  list(REMOVE_ITEM TANDEM_CUDA_SOURCES ${wgmma_source})
   add_library(tandem_cuda STATIC ${TANDEM_CUDA_SOURCES})
+  set(cuda_targets tandem_cuda)
+  if(archs MATCHES "(^|;)90(-real)?(;|$)")
+    add_library(tandem_cuda_90a OBJECT ${wgmma_source})
+    set_target_properties(tandem_cuda_90a PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    target_sources(tandem_cuda PRIVATE $<TARGET_OBJECTS:tandem_cuda_90a>)
+    target_compile_definitions(tandem_cuda PRIVATE TANDEM_HAVE_WGMMA)
+    target_link_libraries(tandem_cuda_90a PRIVATE tandem_device tandem_graph tandem_gguf tandem_base)
+    target_include_directories(tandem_cuda_90a PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
+    list(APPEND cuda_targets tandem_cuda_90a)
+  endif()
   string(REPLACE ";" "," arch_list "${archs}")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/ggml-cuda/cuda_device.cu PROPERTIES COMPILE_DEFINITIONS
     "TANDEM_CUDA_ARCHS=\"${arch_list}\"")
-  set_target_properties(tandem_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
-  target_include_directories(tandem_cuda PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_compile_options(tandem_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall>)
-  target_compile_definitions(tandem_cuda PRIVATE TANDEM_HAVE_CUDA)
-  # fmt 9 takes nvcc for a compiler without constexpr.
-  target_compile_definitions(tandem_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  foreach(target ${cuda_targets})
+    set_target_properties(${target} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+    target_include_directories(${target} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall>)
+    target_compile_definitions(${target} PRIVATE TANDEM_HAVE_CUDA)
+    # fmt 9 takes nvcc for a compiler without constexpr.
+    target_compile_definitions(${target} PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  endforeach()
   target_link_libraries(tandem_cuda PRIVATE ${CMAKE_DL_LIBS})
 else()
   add_library(tandem_cuda STATIC ${CMAKE_SOURCE_DIR}/ggml-cuda/backend.cpp)

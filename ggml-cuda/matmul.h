@@ -82,6 +82,21 @@ TANDEM_HD inline uint32_t signed_codes(uint32_t word) {
   return ((word | 0x80808080u) - offsets) ^ 0x80808080u;  // bytes below 128: no borrow crosses them
 }
 
+// Word w of both halves of a block whose low and high pieces are in shared memory; what a dtype does not have is not read.
+template <DType T>
+TANDEM_HD inline CodeWords staged_codes(const uint32_t* low, const uint32_t* high, uint32_t scale, int w,
+                                        const uint32_t* grid) {
+  using F = Format<T>;
+  uint32_t high_a = 0, high_b = 0;
+  if constexpr (F::kGrid)
+    return unpack_word<T>(low[0], F::kBytes.low == 8 ? low[1] : 0, high[0], 0, w, scale, SharedGrid{grid});
+  if constexpr (T == DType::Q8_0) return unpack_word<T>(low[w], high[w], 0, 0, w);
+  if constexpr (F::kBytes.high != 0) high_a = high[0];
+  if constexpr (F::kBytes.high == 8) high_b = high[1];
+  if constexpr (F::kTwoBits) return unpack_word<T>(low[0], low[1], high_a, high_b, w);
+  return unpack_word<T>(low[w], 0, high_a, high_b, w);
+}
+
 // kPairs pairs of fragments of 8 tokens a warp: tiles of 32 * kPairs tokens.
 template <DType T, int kPairs>
 struct Matmul {
@@ -265,18 +280,9 @@ struct Matmul {
     const auto* low = reinterpret_cast<const uint32_t*>(stage + row * kLowRow + b * F::kBytes.low);
     const auto* high =
         reinterpret_cast<const uint32_t*>(stage + kHighAt + row * kHighRow + b * F::kBytes.high);
-    uint32_t high_a = 0, high_b = 0;
-    if constexpr (F::kGrid) {
-      uint32_t scale = 0;
-      if constexpr (F::kCodesInScale)
-        scale = std::bit_cast<uint32_t>(row_floats(floats, row, b)[kCodeBitsAt]);
-      return unpack_word<T>(low[0], F::kBytes.low == 8 ? low[1] : 0, high[0], 0, w, scale, SharedGrid{grid});
-    }
-    if constexpr (T == DType::Q8_0) return unpack_word<T>(low[w], high[w], 0, 0, w);
-    if constexpr (F::kBytes.high != 0) high_a = high[0];
-    if constexpr (F::kBytes.high == 8) high_b = high[1];
-    if constexpr (F::kTwoBits) return unpack_word<T>(low[0], low[1], high_a, high_b, w);
-    return unpack_word<T>(low[w], 0, high_a, high_b, w);
+    uint32_t scale = 0;
+    if constexpr (F::kCodesInScale) scale = std::bit_cast<uint32_t>(row_floats(floats, row, b)[kCodeBitsAt]);
+    return staged_codes<T>(low, high, scale, w, grid);
   }
 
   // Where lane l points ldmatrix.x4 for the fragments B of tokens token .. token + 15: lanes 0..7 at the

@@ -1,10 +1,13 @@
 #include "ggml-cuda/products.cuh"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "ggml-cuda/launch.cuh"
 #include "ggml-cuda/matvec.cuh"
 #include "ggml-cuda/ops/rows.cuh"
+#include "ggml-cuda/quantize.cuh"
 
 namespace tandem::cuda {
 namespace {
@@ -111,13 +114,16 @@ __global__ void __launch_bounds__(kThreads)
 // The same as 16-bit floats, four at a time, and as floats where y is not null.
 template <DType To>
 __global__ void __launch_bounds__(kThreads)
-    combine_narrow_kernel(Activation activation, const float* gate, const float* up, float* y, uint16_t* to, int64_t n) {
+    combine_narrow_kernel(Activation activation, const float* gate, const float* up, float* y,
+                          ColumnOrder order, uint16_t* to, int64_t n) {
   const int64_t i = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
   if (i >= n) return;
   const float4 g = *reinterpret_cast<const float4*>(gate + i), u = *reinterpret_cast<const float4*>(up + i);
-  const float4 v{gated(activation, g.x, u.x), gated(activation, g.y, u.y), gated(activation, g.z, u.z), gated(activation, g.w, u.w)};
+  const float4 v{gated(activation, g.x, u.x), gated(activation, g.y, u.y), gated(activation, g.z, u.z),
+                 gated(activation, g.w, u.w)};
   if (y) *reinterpret_cast<float4*>(y + i) = v;
-  *reinterpret_cast<ushort4*>(to + i) = {narrowed<To>(v.x), narrowed<To>(v.y), narrowed<To>(v.z), narrowed<To>(v.w)};
+  const int at = static_cast<int>(i % 16);
+  store_narrow<To>(order, {v.x, v.y, v.z, v.w}, to + (i - at), at);
 }
 
 unsigned blocks_for(int64_t n, int64_t per_block) {
@@ -217,7 +223,8 @@ void launch_matvec_of(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
 
 // Every kind of kernels has a launch of its own.
 void launch_matvec(const MatvecArgs& args, const Gpu& gpu, cudaStream_t stream) {
-  for_each_kind(args, [&]<class Kernels>(const MatvecArgs& part) { launch_matvec_of<Kernels>(part, gpu, stream); });
+  for_each_kind(args,
+                [&]<class Kernels>(const MatvecArgs& part) { launch_matvec_of<Kernels>(part, gpu, stream); });
 }
 
 void launch_expert_matvec(MatvecArgs args, const Gpu& gpu, cudaStream_t stream) {
@@ -241,10 +248,12 @@ void combine_glu(Activation activation, const float* gate, const float* up, floa
   check_launch("combine_kernel");
 }
 
-void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to, int64_t n,
-                 cudaStream_t stream) {
-  const auto kernel = to.dtype == DType::F16 ? combine_narrow_kernel<DType::F16> : combine_narrow_kernel<DType::BF16>;
-  kernel<<<blocks_for(n / 4, kThreads), kThreads, 0, stream>>>(activation, gate, up, to.and_floats ? y : nullptr, to.values, n);
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to,
+                 int64_t n, cudaStream_t stream) {
+  const auto kernel =
+      to.form.dtype == DType::F16 ? combine_narrow_kernel<DType::F16> : combine_narrow_kernel<DType::BF16>;
+  kernel<<<blocks_for(n / 4, kThreads), kThreads, 0, stream>>>(
+      activation, gate, up, to.and_floats ? y : nullptr, to.form.order, to.values, n);
   check_launch("combine_narrow_kernel");
 }
 
@@ -305,6 +314,7 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
       if (all_by_mma) continue;
       bf16_panels_ = true;
     }
+    if (by_wgmma_ && (use == Use::products || is_one_launch(weights[0], weights[1]))) continue;
     if (by_cublas_)
       panel_bytes_ = std::max(panel_bytes_, static_cast<size_t>(rows_at_once(w) * panel_row_bytes(w)));
     other_bytes = std::max(other_bytes, sizeof(float) * static_cast<size_t>(max_n * w.m));
@@ -321,6 +331,9 @@ LargeProducts::LargeProducts(const CompileContext& context, int64_t k, int64_t m
 }
 
 void LargeProducts::choose_kernels(int64_t max_n, const std::vector<DeviceWeight>& weights) {
+  by_wgmma_ = has_wgmma(gpu_) && std::all_of(weights.begin(), weights.end(),
+                                             [&](const DeviceWeight& w) { return wgmma_takes(w, max_n); });
+  if (by_wgmma_) return;
   const auto needs_cublas = [&](const DeviceWeight& w) { return !by_mma(w.dtype, max_n); };
   if (std::none_of(weights.begin(), weights.end(), needs_cublas)) return;
   by_cublas_ = has_cublas();
@@ -329,8 +342,9 @@ void LargeProducts::choose_kernels(int64_t max_n, const std::vector<DeviceWeight
 
 void LargeProducts::ask_for_narrow(HandedBytes& handed, int64_t max_n) const {
   const bool bf16 = bf16_ || bf16_panels_;
-  if (!by_cublas_ || reads_floats_ || f16_ == bf16) return;
-  handed.narrow = f16_ ? DType::F16 : DType::BF16;
+  if (!(by_cublas_ || by_wgmma_) || reads_floats_ || f16_ == bf16) return;
+  handed.narrow = NarrowForm{f16_ ? DType::F16 : DType::BF16,
+                             by_wgmma_ ? ColumnOrder::fragments : ColumnOrder::ascending};
   handed.few = any_quantized_ ? std::max<int64_t>(kMaxMatvecTokens, max_mma_tokens_) : kMaxMatvecTokens;
   handed.max_n = max_n;
 }
@@ -342,37 +356,97 @@ LargeProducts::Input LargeProducts::prepare(const InputEncodings& encodings, con
   input.encoded.x = x;
   const bool mma = n <= max_mma_tokens_;
   if (any_quantized_ && mma) input.encoded = encodings.encode(x, n, context.scratch, context.stream);
-  if (f16_) narrow_activations(DType::F16, x, n * k_, context.scratch + f16_at_, context.stream);
+  if (f16_) narrow_activations({DType::F16}, x, n * k_, context.scratch + f16_at_, context.stream);
   if (bf16_ || (bf16_panels_ && !mma)) {
-    narrow_activations(DType::BF16, x, n * k_, context.scratch + bf16_at_, context.stream);
+    const ColumnOrder order = by_wgmma_ ? ColumnOrder::fragments : ColumnOrder::ascending;
+    narrow_activations({DType::BF16, order}, x, n * k_, context.scratch + bf16_at_, context.stream);
   }
   return input;
 }
 
-void LargeProducts::multiply(const MatvecTarget& target, const Input& input,
+void LargeProducts::multiply(std::span<const MatvecTarget> targets, const Input& input,
                              const LaunchContext& context) const {
-  if (by_mma(target.w.dtype, input.n)) {
-    return multiply_by_mma(MatmulStore::result, Activation::silu, target, input, context);
+  if (by_wgmma_ && input.n > max_mma_tokens_) return multiply_by_wgmma(targets, input, context);
+  for (const MatvecTarget& target : targets) {
+    if (by_mma(target.w.dtype, input.n)) {
+      multiply_by_mma(MatmulStore::result, Activation::silu, target, input, context);
+    } else {
+      by_cublas_ ? multiply_by_cublas(target, input, context) : multiply_in_steps(target, input, context);
+    }
   }
-  multiply_one(target, input, context);
 }
 
-void LargeProducts::multiply_one(const MatvecTarget& target, const Input& input,
-                                 const LaunchContext& context) const {
-  by_cublas_ ? multiply_by_cublas(target, input, context) : multiply_in_steps(target, input, context);
+namespace {
+
+WgmmaTarget wgmma_target(const MatvecTarget& t) {
+  return {t.w, t.bias, t.residual, t.y, 0};
+}
+WgmmaArgs wgmma_args(const LargeProducts::Input& input) {
+  WgmmaArgs args;
+  args.x = static_cast<const uint16_t*>(input.bf16);
+  args.n = static_cast<int>(input.n);
+  return args;
 }
 
-void LargeProducts::multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
-                                       const LaunchContext& context, const NarrowTo& to) const {
-  if (by_mma(target.w.dtype, input.n)) {
-    return multiply_by_mma(MatmulStore::with_gate, activation, target, input, context);
+}  // namespace
+
+// Weights of one dtype that follow each other are one launch.
+void LargeProducts::multiply_by_wgmma(std::span<const MatvecTarget> targets, const Input& input,
+                                      const LaunchContext& context) const {
+  for (size_t i = 0; i < targets.size();) {
+    WgmmaArgs args = wgmma_args(input);
+    const DType dtype = targets[i].w.dtype;
+    for (; i < targets.size() && args.n_targets < kWgmmaTargets && targets[i].w.dtype == dtype; ++i)
+      args.targets[args.n_targets++] = wgmma_target(targets[i]);
+    launch_wgmma(args, gpu_, context.stream);
   }
-  MatvecTarget other = target;
+}
+
+bool LargeProducts::is_one_launch(const DeviceWeight& gate, const DeviceWeight& up) {
+  return gate.dtype == up.dtype && gate.m % 8 == 0;
+}
+
+void LargeProducts::multiply_gated(Activation activation, const MatvecTarget& gate, const MatvecTarget& up,
+                                   const Input& input, const LaunchContext& context,
+                                   const NarrowTo& to) const {
+  const bool up_by_mma = by_mma(up.w.dtype, input.n);
+  if (by_wgmma_ && !up_by_mma && is_one_launch(gate.w, up.w)) {
+    WgmmaArgs args = wgmma_args(input);
+    args.targets[args.n_targets++] = wgmma_target(gate);
+    args.targets[args.n_targets++] = wgmma_target(up);
+    args.gated = true;
+    args.activation = activation;
+    args.made = to.values;
+    args.made_form = to.form;
+    if (to.values && !to.and_floats) args.targets[0].y = nullptr;
+    return launch_wgmma(args, gpu_, context.stream);
+  }
+  multiply({&gate, 1}, input, context);
+  MatvecTarget other = up;
+  other.y = gate.y;
+  if (up_by_mma) return multiply_by_mma(MatmulStore::with_gate, activation, other, input, context);
   other.y = reinterpret_cast<float*>(context.scratch + other_at_);
-  multiply_one(other, input, context);
-  const int64_t n = input.n * target.w.m;
-  to.values ? combine_glu(activation, target.y, other.y, target.y, to, n, context.stream)
-            : combine_glu(activation, target.y, other.y, target.y, n, context.stream);
+  multiply({&other, 1}, input, context);
+  const int64_t n = input.n * up.w.m;
+  to.values ? combine_glu(activation, gate.y, other.y, gate.y, to, n, context.stream)
+            : combine_glu(activation, gate.y, other.y, gate.y, n, context.stream);
+}
+
+#ifdef TANDEM_HAVE_WGMMA
+// To be measured: the environment's TANDEM_CUDA_WGMMA=1 asks for it.
+bool has_wgmma(const Gpu& gpu) {
+  const char* text = std::getenv("TANDEM_CUDA_WGMMA");
+  return gpu.compute_capability == 90 && text && std::strcmp(text, "1") == 0;
+}
+#else
+bool has_wgmma(const Gpu&) {
+  return false;
+}
+void launch_wgmma(WgmmaArgs, const Gpu&, cudaStream_t) {}
+#endif
+
+bool wgmma_takes(const DeviceWeight& w, int64_t max_n) {
+  return has_planes(w.dtype) && int64_t{2} * max_n * w.k <= UINT32_MAX;
 }
 
 void LargeProducts::multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,

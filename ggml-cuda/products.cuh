@@ -2,8 +2,8 @@
 // of tokens. The kernel depends on n and the dtype:
 //
 //   n <= 8    matvec.h: weights as fast as they can be read
-//   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then the weight converted
-//             to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS; dtypes without kernels of their own
+//   more      quantized: matmul.h (integer tensor cores) up to some number of tokens, then wgmma.h where has_wgmma(), otherwise
+//             the weight converted to bf16 panel by panel, and cuBLAS; F16, BF16, F32: cuBLAS; dtypes without kernels of their own
 //             (dtypes.h): the weight converted to F32 panel by panel, and cuBLAS
 //
 // Without cuBLAS quantized weights take matmul.h for any number of tokens, and the others matvec.h eight tokens at a
@@ -19,6 +19,7 @@
 #include "ggml-cuda/handed_bytes.h"
 #include "ggml-cuda/matmul.h"
 #include "ggml-cuda/matvec.h"
+#include "ggml-cuda/wgmma.h"
 
 namespace tandem::cuda {
 
@@ -34,8 +35,8 @@ std::string why_not_bias(const Graph& graph, TensorId id);
 // x [n, k] -> bytes; k is a multiple of 32, or of 256.
 void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t k, const Activations& to,
                           cudaStream_t stream);
-// x [n] -> F16 (limited to its range) or BF16.
-void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream);
+// x [n] -> F16 (limited to its range) or BF16; n is a multiple of 16 for the order of fragments.
+void narrow_activations(NarrowForm form, const float* x, int64_t n, void* to, cudaStream_t stream);
 
 // All matrices of a weight as F16 (limited to its range) or BF16: values [n_mats * m, k].
 void narrow_weight(const DeviceWeight& w, int64_t n_mats, DType to, uint16_t* values, cudaStream_t stream);
@@ -51,12 +52,12 @@ void combine_glu(Activation activation, const float* gate, const float* up, floa
 // Results that go to the op behind as 16-bit floats, of F16 or BF16; `values` null: as floats alone.
 struct NarrowTo {
   uint16_t* values = nullptr;
-  DType dtype = DType::BF16;
+  NarrowForm form;
   bool and_floats = true;
 };
-// The same with 16-bit floats; n is a multiple of 4.
-void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to, int64_t n,
-                 cudaStream_t stream);
+// The same with 16-bit floats; n is a multiple of 4, and of 16 for the order of fragments.
+void combine_glu(Activation activation, const float* gate, const float* up, float* y, const NarrowTo& to,
+                 int64_t n, cudaStream_t stream);
 
 // Hands out pieces of an op's scratch in order.
 class ScratchLayout {
@@ -104,7 +105,7 @@ void launch_grouped_matmul(const MatmulArgs& args, int tile_tokens, int max_tile
 // after the other.
 class LargeProducts {
  public:
-  enum class Use { products, gate_and_up };  // the second also calls multiply_with_gate
+  enum class Use { products, gate_and_up };  // the second calls multiply_gated
   LargeProducts(const CompileContext& context, int64_t k, int64_t max_n,
                 const std::vector<DeviceWeight>& weights, Use use, ScratchLayout& scratch);
 
@@ -115,36 +116,40 @@ class LargeProducts {
     int64_t n;
     ProductInput encoded;
     const void* f16;   // [n, k], where a weight is F16
-    const void* bf16;  // [n, k], where a weight is, or is made, BF16
+    const void* bf16;  // [n, k], where a weight is, or is made, BF16; for wgmma.h in the order of fragments
   };
   Input prepare(const InputEncodings& encodings, const float* x, int64_t n, const LaunchContext& context,
                 const HandedBytes& handed = {}) const;
   // What an op before may make of the input instead of floats.
   void ask_for_narrow(HandedBytes& handed, int64_t max_n) const;
-  // In steps of more tokens multiply_with_gate ends with what can make 16-bit floats.
+  // In steps of more tokens multiply_gated ends with what can make 16-bit floats.
   int64_t few_of_gate(const MatvecTarget& target) const {
-    return has_planes(target.w.dtype) ? std::max<int64_t>(kMaxMatvecTokens, max_mma_tokens_) : kMaxMatvecTokens;
+    return has_planes(target.w.dtype) ? std::max<int64_t>(kMaxMatvecTokens, max_mma_tokens_)
+                                      : kMaxMatvecTokens;
   }
   // y [n, m] = x W^T + bias + residual; residual may be y.
-  void multiply(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
-  // y = activation(y) * (x W^T + bias).
-  void multiply_with_gate(Activation activation, const MatvecTarget& target, const Input& input,
-                          const LaunchContext& context, const NarrowTo& to = {}) const;
+  void multiply(std::span<const MatvecTarget> targets, const Input& input,
+                const LaunchContext& context) const;
+  // The gate's y = activation(x Wgate^T + bias) * (x Wup^T + bias); the up matrix's y is not used.
+  void multiply_gated(Activation activation, const MatvecTarget& gate, const MatvecTarget& up,
+                      const Input& input, const LaunchContext& context, const NarrowTo& to = {}) const;
 
  private:
   // Decides by the numbers of tokens, and by what the GPU and the libraries are.
   void choose_kernels(int64_t max_n, const std::vector<DeviceWeight>& weights);
   bool by_mma(DType dtype, int64_t n) const { return has_planes(dtype) && n <= max_mma_tokens_; }
+  static bool is_one_launch(const DeviceWeight& gate, const DeviceWeight& up);  // of wgmma.h
+  void multiply_by_wgmma(std::span<const MatvecTarget> targets, const Input& input,
+                         const LaunchContext& context) const;
   void multiply_by_mma(MatmulStore store, Activation activation, const MatvecTarget& target,
                        const Input& input, const LaunchContext& context) const;
   int64_t rows_at_once(const DeviceWeight& w) const;
   void multiply_by_cublas(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
   void multiply_in_steps(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
-  void multiply_one(const MatvecTarget& target, const Input& input, const LaunchContext& context) const;
 
   Gpu gpu_;
   int64_t k_, max_mma_tokens_;
-  bool by_cublas_ = false;                                                         // what is not by mma
+  bool by_wgmma_ = false, by_cublas_ = false;                                      // what is not by mma
   bool any_quantized_ = false, f16_ = false, bf16_ = false, bf16_panels_ = false;  // among the weights
   bool reads_floats_ = false;                                                      // some weight's product
   cublasHandle_t cublas_ = nullptr;

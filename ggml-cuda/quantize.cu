@@ -28,13 +28,15 @@ __global__ void __launch_bounds__(kThreads)
   encode_columns<E>(values, inside, token, column, k, q, meta);
 }
 
-// x [n] as 16-bit floats, four a thread.
+// x [n] as 16-bit floats, four a thread. Rows of columns in the order of fragments are multiples of 16, so that x is one row.
 template <DType T>
-__global__ void __launch_bounds__(kThreads) narrow_kernel(const float* x, int64_t n, uint16_t* to) {
+__global__ void __launch_bounds__(kThreads)
+    narrow_kernel(ColumnOrder order, const float* x, int64_t n, uint16_t* to) {
   const int64_t i = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
   if (i + 4 <= n) {
     const float4 v = *reinterpret_cast<const float4*>(x + i);
-    *reinterpret_cast<ushort4*>(to + i) = {narrowed<T>(v.x), narrowed<T>(v.y), narrowed<T>(v.z), narrowed<T>(v.w)};
+    const int at = static_cast<int>(i % 16);
+    store_narrow<T>(order, {v.x, v.y, v.z, v.w}, to + (i - at), at);
   } else {
     for (int64_t j = i; j < n; ++j) to[j] = narrowed<T>(x[j]);
   }
@@ -52,14 +54,11 @@ void quantize_activations(Encoding encoding, const float* x, int64_t n, int64_t 
                      const_cast<BlockMeta*>(to.meta));
 }
 
-void narrow_activations(DType dtype, const float* x, int64_t n, void* to, cudaStream_t stream) {
+void narrow_activations(NarrowForm form, const float* x, int64_t n, void* to, cudaStream_t stream) {
   const auto grid = static_cast<unsigned>((n + 4 * kThreads - 1) / (4 * kThreads));
   auto* values = static_cast<uint16_t*>(to);
-  if (dtype == DType::BF16) {
-    narrow_kernel<DType::BF16><<<grid, kThreads, 0, stream>>>(x, n, values);
-  } else {
-    narrow_kernel<DType::F16><<<grid, kThreads, 0, stream>>>(x, n, values);
-  }
+  const auto kernel = form.dtype == DType::BF16 ? narrow_kernel<DType::BF16> : narrow_kernel<DType::F16>;
+  kernel<<<grid, kThreads, 0, stream>>>(form.order, x, n, values);
   check_launch("narrow_kernel");
 }
 

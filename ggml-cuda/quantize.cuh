@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml-cuda/made_bytes.h"
+#include "ggml-cuda/narrow.h"
 
 namespace tandem::cuda {
 
@@ -21,6 +22,35 @@ template <DType To>
 __device__ inline uint16_t narrowed(float x) {
   if constexpr (To == DType::BF16) return float_to_bfloat(x);
   return float_to_half(x != x ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
+
+// kCount neighbouring columns, 4 or 8, of a row of 16-bit floats; `at`, the first, is a multiple of kCount.
+template <DType To, int kCount>
+__device__ inline void store_narrow(ColumnOrder order, const float (&values)[kCount], uint16_t* row, int at) {
+  static_assert(kCount == 4 || kCount == 8);
+  uint32_t pairs[kCount / 2];
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i)
+    pairs[i] = narrowed<To>(values[2 * i]) | static_cast<uint32_t>(narrowed<To>(values[2 * i + 1])) << 16;
+  if (order == ColumnOrder::fragments) {  // first the pairs of even number
+    auto* even = reinterpret_cast<uint32_t*>(row + place_of_pair(at));
+    auto* odd = reinterpret_cast<uint32_t*>(row + place_of_pair(at + 2));
+    if constexpr (kCount == 4) {
+      *even = pairs[0], *odd = pairs[1];
+    } else {
+      *reinterpret_cast<uint2*>(even) = {pairs[0], pairs[2]};
+      *reinterpret_cast<uint2*>(odd) = {pairs[1], pairs[3]};
+    }
+  } else if constexpr (kCount == 4) {
+    *reinterpret_cast<uint2*>(row + at) = {pairs[0], pairs[1]};
+  } else {
+    *reinterpret_cast<uint4*>(row + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+}
+template <int kCount>
+__device__ inline void store_narrow(NarrowForm form, const float (&values)[kCount], uint16_t* row, int at) {
+  form.dtype == DType::F16 ? store_narrow<DType::F16>(form.order, values, row, at)
+                           : store_narrow<DType::BF16>(form.order, values, row, at);
 }
 
 // All lanes call it; `inside` is the same for the lanes that share a scale. The lane's columns are `column` and the next.

@@ -2,7 +2,7 @@
 """Measures tandem on the first NVIDIA GPU, with random weights in the shape of Llama 3.1 8B, and prints a table whose
 rows appear as they are measured.
 
-    scripts/bench_gpu.py BUILD [--sections decode,chains,attention,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
+    scripts/bench_gpu.py BUILD [--sections decode,chains,attention,products,prefill,streamed,modes,layers,long,types] [--scratch FOLDER]
                          [--types Q4_K_M,Q8_0,F16,Q4_0] [--limit SECONDS] [--total SECONDS] [--json FILE]
     scripts/bench_gpu.py --table FILE...    prints the table of --json files
 
@@ -59,6 +59,7 @@ def both(name, options, depth=0):
 
 # The last words of a name, and what they are in the environment.
 CHAINS = {"in chains": "TANDEM_CUDA_CHAINS=1", "without chains": "TANDEM_CUDA_CHAINS=0"}
+PRODUCTS = {"by wgmma": "TANDEM_CUDA_WGMMA=1", "by cuBLAS": "TANDEM_CUDA_WGMMA=0"}
 ATTENTION = {"on tensor cores": "TANDEM_CUDA_ATTENTION=packed", "in floats": "TANDEM_CUDA_ATTENTION=floats"}
 
 # Of each section the commands: (name, options of `tandem bench`).
@@ -67,6 +68,7 @@ SECTIONS = {
     "chains": [(f"all on the GPU, {how}", decode([0, 4096, 16384], ALL)) for how in (*CHAINS, *CHAINS)],
     "attention": [(f"cache of {cache}, {how}", decode([4096, 16384], [*ALL, "-ctk", cache, "-ctv", cache], 64))
                   for cache in ("f16", "q8_0", "q4_0") for how in (*ATTENTION, *ATTENTION)],
+    "products": [(f"all on the GPU, {how}", prefill([256, 512, 2048], ["-ub", 2048, *ALL])) for how in (*PRODUCTS, *PRODUCTS)],
     "prefill": [("all on the GPU", prefill([512, 2048], ["-ub", 512, *ALL])),
                 ("all on the GPU", prefill([2048, 4096], ["-ub", 2048, *ALL])),
                 ("all on the GPU, after 16k", ["-p", 512, "-n", 0, "-d", 16384, *ALL])],
@@ -88,7 +90,7 @@ SECTIONS = {
     "long": [("all on the GPU", decode([32768, 65536], ALL, 32)),
              ("all on the GPU, cache q8_0", decode([16384, 65536], [*ALL, "-ctk", "q8_0", "-ctv", "q8_0"], 32))],
 }
-OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, without chains", decode([0, 16384], ALL, 64)), ("all on the GPU", prefill([512, 2048], ["-ub", 2048, *ALL]))]
+OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, without chains", decode([0, 16384], ALL, 64)), *((f"all on the GPU, {how}", prefill([512, 2048], ["-ub", 2048, *ALL])) for how in PRODUCTS)]
 WIDTHS = (9, 8, 33, 15, 6, 9, 8, 22, 7)
 HEADER = ("section", "type", "placement", "test", "ubatch", "t/s", "± t/s", "share of", "GiB GPU")
 
@@ -168,7 +170,7 @@ class Bench:
         command = ["bench", "-m", model, "-r", self.arguments.repetitions, "-o", "jsonl", *options]
         row = {"section": section, "type": kind, "name": name, "options": " ".join(map(str, options))}
         try:
-            for line in self.lines(command, [value for how, value in (CHAINS | ATTENTION).items() if name.endswith(how)]):
+            for line in self.lines(command, [value for how, value in (CHAINS | ATTENTION | PRODUCTS).items() if name.endswith(how)]):
                 record = json.loads(line)
                 self.report(**row, record=record, share=share_of_limits(record, self.limits_of_gpu))
         except (OutOfTime, RuntimeError, ValueError) as error:

@@ -6,6 +6,7 @@ measured before and after each model.
     scripts/compare_peers.py --threads 2 --shape tinyllama-1.1b --types Q4_0,Q4_K_M,Q8_0,F16
     scripts/compare_peers.py --shape tinyllama-1.1b --types Q4_K_M --tests pp512,pp512@4096,tg32@4096,pp2,pp4,pp8,pp16,tg32
     scripts/compare_peers.py --shape qwen3-30b-a3b --layers 6 --types Q4_K_M
+    scripts/compare_peers.py --isa avx2       as on a CPU without AVX-512
 
 The first run installs the package into a virtual environment (--venv), which compiles it for this machine's CPU: with clang
 if the CPU has AMX, because g++ 12 compiles llama.cpp's AMX kernels to code that crashes. `tandem synth`
@@ -125,7 +126,7 @@ def measure_tandem(args, model):
     def bench(kind, n, depth):
         what = ["-p", n, "-n", 0] if kind == "pp" else ["-p", 0, "-n", n]
         words = [args.tandem, "bench", "-m", model, "-r", 1, "-t", args.threads, "-ub", UBATCH, "-d", depth, "-o", "jsonl",
-                 *what]
+                 *what, *(["--isa", args.isa] if args.isa else [])]
         return json.loads(run_checked([str(word) for word in words]))["avg_ts"]
 
     return {"tests": {name: bench(*parse_test(name)) for name in args.tests}}
@@ -158,7 +159,11 @@ def compiler_of_peer():
     sys.exit("for a CPU with AMX llama.cpp is compiled with clang: install it")
 
 
-def prepare_peer(venv, version):
+# Of --isa, what llama.cpp is compiled with instead of everything that this machine has.
+PEER_OPTIONS = {"avx2": ["AVX", "AVX2", "FMA", "F16C", "BMI2"], "avx_vnni": ["AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX_VNNI"]}
+
+
+def prepare_peer(venv, version, isa):
     """Makes a virtual environment that can import llama_cpp; the first call compiles it from source."""
     python = venv_python(venv)
     if not pathlib.Path(python).exists():
@@ -167,6 +172,9 @@ def prepare_peer(venv, version):
     if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
         package = "llama-cpp-python" + (f"=={version}" if version else "")
         environment, compiler = compiler_of_peer()
+        if isa:
+            options = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in PEER_OPTIONS[isa])]
+            environment = {**environment, "CMAKE_ARGS": " ".join(options)}
         print(f"installing {package} (compiling it takes minutes, with {compiler})", file=sys.stderr)
         run_checked([python, "-m", "pip", "install", "--quiet", package], env={**os.environ, **environment})
 
@@ -265,12 +273,14 @@ def parse_args():
     parser.add_argument("--flash-attn", choices=["both", "on", "off"], default="both", help="of llama.cpp; default both, the faster one counts")
     parser.add_argument("--only", choices=["tandem", "peer"], help="measure only one program (peer: llama.cpp)")
     parser.add_argument("--tandem", default=str(ROOT / "build/bin/tandem"), help="the program (default %(default)s)")
-    parser.add_argument("--venv", default=str(CACHE / "peer-venv"), help="virtual environment (default %(default)s)")
+    parser.add_argument("--isa", choices=PEER_OPTIONS, help="both programs with the instructions of an older CPU (default: all of this one's)")
+    parser.add_argument("--venv", help=f"virtual environment (default {CACHE}/peer-venv, with --isa another)")
     parser.add_argument("--models", default=str(CACHE / "models"), help="where models are kept (default %(default)s)")
     parser.add_argument("--peer-version", help="version of llama-cpp-python to install (default: the newest)")
     parser.add_argument("--json", action="store_true", help="print every sample as JSON instead of the table")
     parser.add_argument("--peer-child", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.venv = args.venv or str(CACHE / ("peer-venv" + (f"-{args.isa}" if args.isa else "")))
     for name in args.tests:
         parse_test(name)
     return args
@@ -281,13 +291,13 @@ def main():
     if args.peer_child:
         return peer_main(json.loads(args.peer_child))
     if args.only != "tandem":
-        prepare_peer(args.venv, args.peer_version)
+        prepare_peer(args.venv, args.peer_version, args.isa)
     results = [compare(args, file_type) for file_type in args.types.split(",")]
     if args.json:
         print(json.dumps({"cpu": cpu_name(), "threads": args.threads, "results": results}, indent=2))
     else:
         version = next((r["peer"]["version"] for r in results if r["peer"]), None)
-        print(f"{cpu_name()}, {args.threads} threads" + (f", llama-cpp-python {version}" if version else ""))
+        print(f"{cpu_name()}{f' as {args.isa}' if args.isa else ''}, {args.threads} threads" + (f", llama-cpp-python {version}" if version else ""))
         print(f"Tokens per second, medians of {args.reps}, llama.cpp with flash attention: {args.flash_attn}.")
         if version:
             print(f"llama.cpp was built for {peer_paths(results)}.")

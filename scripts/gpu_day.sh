@@ -177,6 +177,7 @@ piece_1() {
   finish_writing
   bench decode 90
   bench chains 120
+  bench products 60
   bench prefill 90
   bench streamed 90
   function_step 'profile of the kernels' 90 gpu profile "$bin" "$model" "${on_gpu[@]}"

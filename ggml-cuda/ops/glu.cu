@@ -42,11 +42,10 @@ class CompiledGlu final : public CompiledOp {
     MatvecTarget up = up_;
     if (n > kMaxMatvecTokens) {
       const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context, reader_.bytes);
-      large_.multiply(gate_, input, context);
-      up.y = gate_.y;
       const HandedBytes& made = maker_.bytes;
-      return large_.multiply_with_gate(activation_, up, input, context,
-                                       {made.narrow_at(context, n), made.narrow.value_or(DType::BF16), maker_.makes_floats(n)});
+      return large_.multiply_gated(
+          activation_, gate_, up_, input, context,
+          {made.narrow_at(context, n), made.narrow.value_or(NarrowForm{}), maker_.makes_floats(n)});
     }
     up.y = reinterpret_cast<float*>(context.scratch + up_at_);
     MatvecArgs args;

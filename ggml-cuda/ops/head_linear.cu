@@ -170,7 +170,8 @@ void HeadProducts::launch_many(const Part& part, const LaunchContext& context) c
     target.w = w_;
     target.w.planes = expert_planes(w_, head);
     target.y = products + head * m_stride;
-    large_.multiply(target, large_.prepare(encodings_, gathered + head * k_stride, part.n, context), context);
+    large_.multiply({&target, 1}, large_.prepare(encodings_, gathered + head * k_stride, part.n, context),
+                    context);
   }
   scatter(part, products, m_stride, context.stream);
 }

@@ -43,8 +43,7 @@ class CompiledLinear final : public CompiledOp {
     if (n == 0) return;
     if (n > kMaxMatvecTokens) {
       const LargeProducts::Input input = large_.prepare(encodings_, x_, n, context, reader_.bytes);
-      for (const MatvecTarget& t : targets_) large_.multiply(t, input, context);
-      return;
+      return large_.multiply(targets_, input, context);
     }
     MatvecArgs args;
     args.input = encodings_.encode(x_, n, reader_.bytes, context);

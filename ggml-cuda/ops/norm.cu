@@ -29,8 +29,8 @@ __device__ void normalize(const NormCall& call, int64_t group_index) {
     call.bias.prefetch(i);
   }
   wait_for_previous();
-  normalize_group<Team, kWidth, kKind>(call.x + group_index * call.group, call.y + group_index * call.group, call.group, call.eps,
-                                       call.weight, w, call.bias);
+  normalize_group<Team, kWidth, kKind>(call.x + group_index * call.group, call.y + group_index * call.group,
+                                       call.group, call.eps, call.weight, w, call.bias);
 }
 
 constexpr int kWarps = 4, kMaxThreads = 1024;
@@ -75,12 +75,7 @@ struct WithNarrow {
   NarrowTo to;
   __device__ bool and_floats() const { return to.and_floats; }
   __device__ void operator()(const float (&values)[kLaneColumns], bool inside, int row, int at, int n) const {
-    if (!inside) return;
-    uint32_t pairs[kLaneColumns / 2];
-#pragma unroll
-    for (int i = 0; i < kLaneColumns / 2; ++i)
-      pairs[i] = narrowed<To>(values[2 * i]) | static_cast<uint32_t>(narrowed<To>(values[2 * i + 1])) << 16;
-    *reinterpret_cast<uint4*>(to.values + static_cast<int64_t>(row) * n + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    if (inside) store_narrow<To>(to.form.order, values, to.values + static_cast<int64_t>(row) * n, at);
   }
 };
 
@@ -127,7 +122,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_and_more(NormCall call, Also
 template <class Also>
 void launch_norm_and_more(NormKind kind, const NormCall& call, const Also& also, cudaStream_t stream) {
   const int n_threads = std::min<int>(blocks_of(call.group, kLaneColumns * kWarp) * kWarp, kMaxThreads);
-  const auto kernel = kind == NormKind::rms ? norm_and_more<NormKind::rms, Also> : norm_and_more<NormKind::layer, Also>;
+  const auto kernel =
+      kind == NormKind::rms ? norm_and_more<NormKind::rms, Also> : norm_and_more<NormKind::layer, Also>;
   launch_overlapping(kernel, static_cast<unsigned>(call.n_groups), n_threads, 0, stream, call, also);
 }
 
@@ -174,8 +170,9 @@ class CompiledNorm final : public CompiledOp {
       return launch_norm_and_more(op_.kind, call, WithBytes{made}, context.stream);
     if (uint16_t* const narrow = handed.narrow_at(context, n_groups)) {
       const NarrowTo to{narrow, *handed.narrow, maker_.makes_floats(n_groups)};
-      return to.dtype == DType::F16 ? launch_norm_and_more(op_.kind, call, WithNarrow<DType::F16>{to}, context.stream)
-                                    : launch_norm_and_more(op_.kind, call, WithNarrow<DType::BF16>{to}, context.stream);
+      return to.form.dtype == DType::F16
+                 ? launch_norm_and_more(op_.kind, call, WithNarrow<DType::F16>{to}, context.stream)
+                 : launch_norm_and_more(op_.kind, call, WithNarrow<DType::BF16>{to}, context.stream);
     }
     if (op_.group % 4 == 0) {
       rms ? launch_norm<4, NormKind::rms>(call, context.stream)

@@ -29,7 +29,7 @@ add_library(tandem_emulated_cuda STATIC ${translated_sources} ${emulator_sources
 target_compile_options(tandem_emulated_cuda PRIVATE -include ${emulated}/emulator.h -Wno-unknown-pragmas
   -Wno-sign-compare -Wno-shadow -fsanitize=alignment,bounds -fno-sanitize-recover=all)
 target_link_options(tandem_emulated_cuda INTERFACE -fsanitize=alignment,bounds)
-target_compile_definitions(tandem_emulated_cuda PRIVATE TANDEM_HAVE_CUDA)
+target_compile_definitions(tandem_emulated_cuda PRIVATE TANDEM_HAVE_CUDA TANDEM_HAVE_WGMMA)
 target_include_directories(tandem_emulated_cuda BEFORE PUBLIC ${translated} ${emulated}/include)
 target_include_directories(tandem_emulated_cuda PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_link_libraries(tandem_emulated_cuda PUBLIC tandem_device tandem_graph tandem_gguf tandem_base)

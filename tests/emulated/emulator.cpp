@@ -49,6 +49,7 @@ struct Fiber {
   uint64_t n_exchanges = 0;
   bool has_waited = false;  // for the kernel before
   AsyncCopies copies;
+  WarpgroupProducts products;
 };
 
 struct Warp {
@@ -57,7 +58,8 @@ struct Warp {
 
 std::vector<Fiber> fibers(kMaxThreads);
 std::vector<Warp> warps(kMaxThreads / 32);
-std::vector<StackSet> stacks;  // of a block's threads, a set for each block that waits for the grid and for the one that runs
+std::vector<StackSet>
+    stacks;  // of a block's threads, a set for each block that waits for the grid and for the one that runs
 Jump scheduler;
 Fiber* current = nullptr;
 const std::function<void()>* body = nullptr;
@@ -75,7 +77,8 @@ bool waits = false;         // the block's threads, at their waits
 NOINLINE void enter() {
   for (;;) {
     (*body)();
-    if (begins_early && !current->has_waited) fail("a thread ends before it has waited for the kernel before");
+    if (begins_early && !current->has_waited)
+      fail("a thread ends before it has waited for the kernel before");
     current->state = State::done;
     if (!__builtin_setjmp(current->stack->next)) __builtin_longjmp(scheduler, 1);
   }
@@ -110,7 +113,8 @@ void prepare_fibers(dim3 block, size_t set) {
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail("no memory for stacks");
     stacks.emplace_back(kMaxThreads);
-    for (unsigned i = 0; i < kMaxThreads; ++i) stacks[set][i].bytes = static_cast<std::byte*>(memory) + kStackBytes * i;
+    for (unsigned i = 0; i < kMaxThreads; ++i)
+      stacks[set][i].bytes = static_cast<std::byte*>(memory) + kStackBytes * i;
   }
   n_threads = block.x * block.y * block.z;
   for (unsigned i = 0; i < n_threads; ++i) {
@@ -123,17 +127,18 @@ void prepare_fibers(dim3 block, size_t set) {
     fiber.n_exchanges = 0;
     fiber.has_waited = false;
     fiber.copies = {};
+    fiber.products = {};
   }
 }
 
-unsigned draw() {
+unsigned next_random() {
   order_seed = order_seed * 1664525u + 1013904223u;
   return order_seed >> 8;
 }
 
 // Runs the ready fibers of first .. end - 1, in varying order.
 void run_ready(unsigned first, unsigned end) {
-  const unsigned count = end - first, from = draw() % count, step = draw() & 1 ? 1 : count - 1;
+  const unsigned count = end - first, from = next_random() % count, step = next_random() & 1 ? 1 : count - 1;
   for (unsigned i = 0, at = from; i < count; ++i, at = (at + step) % count) {
     if (fibers[first + at].state == State::ready) resume(fibers[first + at]);
   }
@@ -157,8 +162,8 @@ bool release_warp(unsigned first, unsigned end) {
 
 // Runs every warp up to the block's next barrier: one warp at a time, or in lockstep.
 void run_warps() {
-  const unsigned n_warps = (n_threads + 31) / 32, from = draw() % n_warps;
-  const bool in_step = draw() & 1;
+  const unsigned n_warps = (n_threads + 31) / 32, from = next_random() % n_warps;
+  const bool in_step = next_random() & 1;
   bool again = true;
   while (again) {
     again = false;
@@ -234,7 +239,8 @@ bool run_threads() {
   } while (release(State::at_block));
   const auto n_at_grid = static_cast<unsigned>(std::count_if(
       fibers.begin(), fibers.begin() + n_threads, [](const Fiber& f) { return f.state == State::at_grid; }));
-  if (n_at_grid != 0 && n_at_grid != n_threads) fail("some threads of a block wait for the grid, and others do not");
+  if (n_at_grid != 0 && n_at_grid != n_threads)
+    fail("some threads of a block wait for the grid, and others do not");
   return n_at_grid != 0;
 }
 
@@ -298,7 +304,8 @@ void* dynamic_shared() {
   return shared_memory;
 }
 void poison_shared(void* variable, size_t n_bytes) {
-  if (std::any_of(poisoned.begin(), poisoned.end(), [&](const Variable& v) { return v.at == variable; })) return;
+  if (std::any_of(poisoned.begin(), poisoned.end(), [&](const Variable& v) { return v.at == variable; }))
+    return;
   poisoned.push_back({variable, n_bytes});
   shared_bytes += n_bytes;
   if (shared_bytes > max_shared_bytes) fail("a block with %zu bytes of shared memory", shared_bytes);
@@ -313,6 +320,12 @@ void check_launch_bounds(unsigned n) {
 }
 AsyncCopies& async_copies() {
   return current->copies;
+}
+unsigned draw() {
+  return next_random();
+}
+WarpgroupProducts& warpgroup_products() {
+  return current->products;
 }
 
 // Two sets of words alternate: a lane can be at most one exchange ahead of another that still reads.
@@ -336,7 +349,7 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
   now.grid_dim = shape.grid;
   const dim3 grid = shape.grid;
   const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z;
-  const bool last_first = draw() & 1;
+  const bool last_first = next_random() & 1;
   const auto nth = [&](uint64_t i) { return last_first ? n_blocks - 1 - i : i; };
   std::vector<Suspended> suspended;
   for (uint64_t i = 0; i < n_blocks; ++i) {
@@ -351,7 +364,7 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
   }
   while (!suspended.empty()) {
     size_t n_waiting = 0;
-    const size_t from = draw() % suspended.size();
+    const size_t from = next_random() % suspended.size();
     for (size_t i = 0; i < suspended.size(); ++i) {
       Suspended& block = suspended[(from + i) % suspended.size()];
       resume(shape, block);

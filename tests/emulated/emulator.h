@@ -8,7 +8,7 @@
 // results now and then. A kernel whose blocks wait for all others of their grid has at most one for each
 // multiprocessor. Streams do nothing until a thread waits for them, and their order varies where no
 // event sets it. Device memory and a block's shared memory start full of NaN; inaccessible pages guard device
-// memory; asynchronous copies arrive as late as allowed. Misaligned vectors, divergent barriers and ended
+// memory; asynchronous copies arrive at once or as late as allowed. Misaligned vectors, divergent barriers and ended
 // lanes in a shuffle end the program; launches beyond the limits are errors. A kernel that may begin before the one
 // before it has ended does so (overlap.h).
 //

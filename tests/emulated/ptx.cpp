@@ -8,8 +8,6 @@
 namespace emulator {
 namespace {
 
-using Operands = std::initializer_list<Operand>;
-
 const Operand& operand(Operands operands, size_t i) {
   if (i >= operands.size()) fail("an instruction with too few operands");
   return operands.begin()[i];
@@ -90,6 +88,12 @@ void load_matrices(Operands operands, bool transposed) {
   for (size_t m = 0; m < 4; ++m) set(operands, m, registers[m]);
 }
 
+void arrive(const AsyncCopies::Copy& c) {
+  std::memcpy(c.to, c.from, c.n_bytes);
+  std::memset(static_cast<std::byte*>(c.to) + c.n_bytes, 0, c.n_zeros);
+}
+
+// Half of the copies arrive at once, over what may still be read there, the others at the wait.
 void copy_async(Operands operands, size_t n_bytes, size_t n_valid) {
   const auto* from = value<const std::byte*>(operands, 1);
   std::byte* to = shared_at(operand(operands, 0).bits);
@@ -97,16 +101,15 @@ void copy_async(Operands operands, size_t n_bytes, size_t n_valid) {
     fail("cp.async of %zu bytes that are not aligned", n_bytes);
   }
   if (n_valid > n_bytes) fail("cp.async of more bytes than there is room for");
-  async_copies().open.push_back({to, from, n_valid, n_bytes - n_valid});
+  const AsyncCopies::Copy copy{to, from, n_valid, n_bytes - n_valid};
+  draw() & 1 ? arrive(copy) : async_copies().open.push_back(copy);
 }
 
 void wait_copies(size_t n_pending) {
   AsyncCopies& copies = async_copies();
+  copies.unfenced |= copies.groups.size() > n_pending;
   for (; copies.groups.size() > n_pending; copies.groups.pop_front()) {
-    for (const AsyncCopies::Copy& c : copies.groups.front()) {
-      std::memcpy(c.to, c.from, c.n_bytes);
-      std::memset(static_cast<std::byte*>(c.to) + c.n_bytes, 0, c.n_zeros);
-    }
+    for (const AsyncCopies::Copy& c : copies.groups.front()) arrive(c);
   }
 }
 
@@ -133,7 +136,8 @@ constexpr Instruction kInstructions[] = {
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", [](Operands o) { load_matrices(o, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ", [](Operands o) { load_matrices(o, true); }},
     {"cp.async.cg.shared.global [%0], [%1], 16;", [](Operands o) { copy_async(o, 16, 16); }},
-    {"cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;", [](Operands o) { copy_async(o, 16, 16); }},
+    {"cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;",
+     [](Operands o) { copy_async(o, 16, 16); }},
     {"createpolicy.fractional.L2::evict_first.b64 ", [](Operands o) { set(o, 0, uint64_t{0}); }},
     {"cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;",
      [](Operands o) { copy_async(o, 16, value<uint32_t>(o, 2)); }},
@@ -142,6 +146,12 @@ constexpr Instruction kInstructions[] = {
     {"cp.async.commit_group;",
      [](Operands) { async_copies().groups.push_back(std::exchange(async_copies().open, {})); }},
     {"cp.async.wait_group %0;", [](Operands o) { wait_copies(value<uint32_t>(o, 0)); }},
+    {"{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 ",
+     multiply_by_warpgroup},
+    {"wgmma.fence.sync.aligned;", fence_warpgroup},
+    {"wgmma.commit_group.sync.aligned;", end_warpgroup_group},
+    {"wgmma.wait_group.sync.aligned %0;", wait_warpgroup_groups},
+    {"fence.proxy.async.shared::cta;", [](Operands) { async_copies().unfenced = false; }},
     {"griddepcontrol.wait;", [](Operands) { wait_for_previous_kernel(); }},
     {"griddepcontrol.launch_dependents;", [](Operands) {}},
     {"ex2.approx.ftz.f32 ", [](Operands o) { set(o, 0, std::exp2(value<float>(o, 1))); }},

@@ -60,8 +60,22 @@ TEST_F(GpuLinear, LongRowsAndManyRows) {
   }
 }
 
-// Prompts beyond what the integer kernel is for, on GPUs that have faster units.
-TEST_F(GpuLinear, LongPromptsOfEveryDtype) {
+// Prompts beyond what the integer kernel is for, on GPUs that have faster units: with quantized weights by cuBLAS and by wgmma.h.
+class GpuLongPrompts : public GpuLinear, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    GpuLinear::SetUp();
+    setenv("TANDEM_CUDA_WGMMA", GetParam() == std::string("wgmma") ? "1" : "0", 1);
+  }
+  void TearDown() override {
+    unsetenv("TANDEM_CUDA_WGMMA");
+    GpuLinear::TearDown();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Products, GpuLongPrompts, testing::Values("cublas", "wgmma"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(GpuLongPrompts, OfEveryDtype) {
   for (DType dtype : quantizable_dtypes()) {
     SCOPED_TRACE(dtype_name(dtype));
     OpCase c(random_, tokens(600));
@@ -72,7 +86,7 @@ TEST_F(GpuLinear, LongPromptsOfEveryDtype) {
   }
 }
 
-TEST_F(GpuLinear, LongPromptsThroughGatedUnits) {
+TEST_P(GpuLongPrompts, ThroughGatedUnits) {
   for (DType dtype : {DType::Q4_K, DType::Q8_0, DType::F16, DType::TQ2_0}) {
     for (const bool bias : {false, true}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (bias ? " bias" : ""));
@@ -89,7 +103,7 @@ TEST_F(GpuLinear, LongPromptsThroughGatedUnits) {
   }
 }
 
-TEST_F(GpuLinear, LongPromptsOfSeveralProductsOfOneInput) {
+TEST_P(GpuLongPrompts, OfSeveralProductsOfOneInput) {
   OpCase c(random_, tokens(200));
   const TensorId x = c.activation(512);
   const TensorId q = c.builder.linear(x, c.matrix(DType::Q4_K, 96, 512));
@@ -101,7 +115,7 @@ TEST_F(GpuLinear, LongPromptsOfSeveralProductsOfOneInput) {
 }
 
 // What is added to a product in its place.
-TEST_F(GpuLinear, LongPromptsAddedToTheResidual) {
+TEST_P(GpuLongPrompts, AddedToTheResidual) {
   for (DType dtype : {DType::Q4_K, DType::IQ4_NL, DType::F16}) {
     SCOPED_TRACE(dtype_name(dtype));
     OpCase c(random_, tokens(200));
@@ -111,27 +125,62 @@ TEST_F(GpuLinear, LongPromptsAddedToTheResidual) {
   }
 }
 
+// Rows, columns and tokens that fill the tiles of wgmma.h and that do not: 128 rows, 128 or 256 tokens, stages of 64 columns.
+TEST_P(GpuLongPrompts, OfAwkwardSizes) {
+  struct Size {
+    int64_t m, k, n;
+  };
+  for (DType dtype : {DType::Q4_0, DType::Q8_0, DType::Q6_K, DType::IQ4_NL}) {
+    for (const Size& size : some_of<Size>({{129, 32, 257},
+                                           {1, 96, 256},
+                                           {127, 160, 384},
+                                           {300, 512, 513},
+                                           {128, 64, 193},
+                                           {8, 1056, 700},
+                                           {1030, 256, 385}},
+                                          3)) {
+      const int64_t k = columns(dtype, size.k);
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(size.m) + " x " + std::to_string(k) +
+                   ", " + std::to_string(size.n));
+      OpCase c(random_, tokens(size.n));
+      c.finish(
+          c.builder.linear(c.activation(k), c.matrix(dtype, size.m, k), c.vector(random_.normals(size.m))));
+      check(c, {size.n}, dtype);
+    }
+  }
+}
+
 // Norms and gated units give their products 16-bit floats in long prompts, and floats too where something else reads them.
-TEST_F(GpuLinear, LongPromptsHandedOn) {
+TEST_P(GpuLongPrompts, HandedOn) {
   struct Case {
     DType dtype, down;
     bool read_elsewhere = false;
   };
-  for (const Case& l : {Case{DType::Q4_K, DType::Q6_K}, {DType::Q4_K, DType::Q4_K, true}, {DType::Q8_0, DType::Q8_0}, {DType::F16, DType::F16},
-                        {DType::F16, DType::F16, true}, {DType::BF16, DType::BF16}, {DType::F16, DType::Q4_K}, {DType::BF16, DType::Q8_0},
-                        {DType::Q4_K, DType::F32}, {DType::IQ4_NL, DType::IQ4_NL}}) {
-    SCOPED_TRACE(std::string(dtype_name(l.dtype)) + ' ' + std::string(dtype_name(l.down)) + (l.read_elsewhere ? " read elsewhere" : ""));
+  for (const Case& l : {Case{DType::Q4_K, DType::Q6_K},
+                        {DType::Q4_K, DType::Q4_K, true},
+                        {DType::Q8_0, DType::Q8_0},
+                        {DType::F16, DType::F16},
+                        {DType::F16, DType::F16, true},
+                        {DType::BF16, DType::BF16},
+                        {DType::F16, DType::Q4_K},
+                        {DType::BF16, DType::Q8_0},
+                        {DType::Q4_K, DType::F32},
+                        {DType::IQ4_NL, DType::IQ4_NL}}) {
+    SCOPED_TRACE(std::string(dtype_name(l.dtype)) + ' ' + std::string(dtype_name(l.down)) +
+                 (l.read_elsewhere ? " read elsewhere" : ""));
     constexpr int64_t d = 512;
     OpCase c(random_, tokens(300));
     GraphBuilder& b = c.builder;
     const TensorId x = c.activation(d, 3.0f);
     const TensorId normed = b.norm(x, {NormKind::rms, 1e-5f, d}, c.vector(random_.normals(d)));
-    const TensorId q = b.linear(normed, c.matrix(l.dtype, d, d)), k = b.linear(normed, c.matrix(l.dtype, d, d));
+    const TensorId q = b.linear(normed, c.matrix(l.dtype, d, d)),
+                   k = b.linear(normed, c.matrix(l.dtype, d, d));
     const TensorId hidden = b.glu(normed, Activation::silu, c.matrix(l.dtype, d, d), c.matrix(l.dtype, d, d));
     TensorId y = b.add(b.linear(hidden, c.matrix(l.down, d, d), nullptr, q), k);
     if (l.read_elsewhere) y = b.add(b.add(y, hidden), normed);
     c.finish(y);
-    for (const int64_t n : some_of<int64_t>({300, 9, 8, 192, 193}, 3)) c.expect_match(*device_, {n, 1}, 3 * kRounded, OpCase::Rounding::allowed);
+    for (const int64_t n : some_of<int64_t>({300, 9, 8, 192, 193}, 3))
+      c.expect_match(*device_, {n, 1}, 3 * kRounded, OpCase::Rounding::allowed);
   }
 }
 

@@ -1,4 +1,5 @@
 // Attention of every ISA, kernel and op, against a reference in double precision that computes all scores.
+#include <array>
 #include <cmath>
 
 #include "device/cache_dtypes.h"
@@ -19,6 +20,7 @@ struct AttentionCase {
   float softcap = 0;
   bool sinks = false;
   bool values_in_keys = false;
+  bool spills = false;                       // the second half of the blocks is elsewhere
   std::vector<int64_t> lengths{40};          // cached positions of each sequence
   std::vector<std::vector<int32_t>> tokens;  // query positions, by sequence; empty: the last one of each
 };
@@ -75,6 +77,7 @@ class AttentionScene {
                         c.n_head_kv, c.head_dim_k, own_values ? c.head_dim_v : 0, c.block_size, n_blocks(c)});
     scale = op.scale;
     fill_inputs(random);
+    if (c.spills) spill();
   }
 
   std::vector<float> run(Isa isa, int n_threads) {
@@ -205,6 +208,22 @@ class AttentionScene {
     std::copy(table.begin(), table.end(), bench.input(Input::block_table));
   }
 
+  void spill() {
+    auto& layer = bench.kv.back();
+    layer.n_spilled = layer.n_blocks / 2;
+    layer.n_blocks -= layer.n_spilled;
+    const auto cut = [&](const Pool& pool, std::array<std::vector<std::byte>, 2>& halves) {
+      const auto at = static_cast<ptrdiff_t>(pool.bytes.size()) / n_blocks(case_) * layer.n_blocks;
+      halves = {std::vector(pool.bytes.begin(), pool.bytes.begin() + at),
+                std::vector(pool.bytes.begin() + at, pool.bytes.end())};
+    };
+    cut(k, k_halves_);
+    cut(v, v_halves_);
+    layer.k = k_halves_[0].data(), layer.k_spilled = k_halves_[1].data();
+    layer.v = v_halves_[0].data(), layer.v_spilled = v_halves_[1].data();
+  }
+
+  std::array<std::vector<std::byte>, 2> k_halves_, v_halves_;
   std::vector<std::vector<double>> expected_;  // [token * n_head + head], filled by the first check
 };
 
@@ -444,6 +463,7 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
     const auto n = static_cast<int32_t>(c.lengths[0]);
     const auto n_tokens = static_cast<int32_t>(1 + random.below(5 - c.n_head / c.n_head_kv));
     c.tokens = {range(n - n_tokens, n)};
+    c.spills = round % 2 != 0;
     check_all_isas(random, c, "round " + std::to_string(round));
   }
 }

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "base/fp16.h"
 #include "emulated/gpu.h"
+#include "ggml-cuda/wgmma.cuh"
 
 namespace tandem::gpu_test {
 namespace {
@@ -68,6 +70,38 @@ void wait_for_the_grid_in_one_block(float*) {
 void wait_for_the_grid_in_half_the_threads(float*) {
   if (threadIdx.x < kCount / 2) ::emulator::wait_for_grid();
 }
+// c [64, 128] = a [64, 16] b [128, 16]^T + c, of BF16: columns from 16 on of rows of 64 in shared memory.
+enum class Mistake { none, no_fence_of_copies, no_fence, no_wait };
+constexpr int kRows = 64, kTokens = 128, kColumns = 16, kRowColumns = 64, kSwizzled = 1024;
+void multiply_by_warpgroup(const uint16_t* a, const uint16_t* b, float* c, Mistake mistake) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+  auto* memory = static_cast<std::byte*>(::emulator::dynamic_shared()) + kSwizzled;
+  for (int part = 0; part < 8; ++part) {  // of eight columns
+    std::byte* to = memory + 128 * thread + (part ^ thread % 8) * 16;
+    cuda::copy_async<16>(static_cast<uint32_t>(__cvta_generic_to_shared(to)),
+                         reinterpret_cast<const std::byte*>(b + kRowColumns * thread + 8 * part), true);
+  }
+  cuda::end_copy_group();
+  cuda::wait_copy_groups<0>();
+  if (mistake != Mistake::no_fence_of_copies) cuda::fence_shared_for_wgmma();
+  __syncthreads();
+  uint32_t fragment[4];
+  for (int i = 0; i < 4; ++i)
+    std::memcpy(fragment + i, a + kColumns * (row + i % 2 * 8) + i / 2 * 8 + 2 * (lane % 4),
+                sizeof *fragment);
+  float sums[64];
+  const auto at = [&](int e) {
+    return c + kTokens * (row + e % 4 / 2 * 8) + e / 4 * 8 + 2 * (lane % 4) + e % 2;
+  };
+  for (int e = 0; e < 64; ++e) sums[e] = *at(e);
+  if (mistake != Mistake::no_fence) cuda::wgmma_fence();
+  cuda::multiply_64(sums, fragment,
+                    cuda::swizzled_matrix(static_cast<uint32_t>(__cvta_generic_to_shared(memory))) + 2, true);
+  cuda::end_wgmma_group();
+  if (mistake != Mistake::no_wait) cuda::wait_wgmma_groups<0>();
+  for (int e = 0; e < 64; ++e) *at(e) = sums[e];
+}
+
 void of_32_threads(float* to) {
   ::emulator::check_launch_bounds(32);
   to[threadIdx.x] = 1.0f;
@@ -104,6 +138,37 @@ class Emulator : public testing::Test {
     cudaLaunchKernelEx(&config, kernel, arguments...);
   }
   void fill_a(float value) { emulator::at(1, kCount, 0, stream_).launch(fill, a_, value); }
+  // What multiply_by_warpgroup makes of c = 1, and the product alone.
+  void run_warpgroup(Mistake mistake, std::vector<float>* c, std::vector<float>* product = nullptr) {
+    std::vector<uint16_t> a(kRows * kColumns), b(kTokens * kRowColumns);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = fp32_to_bf16(static_cast<float>(i * 7 % 23) - 11.0f);
+    for (size_t i = 0; i < b.size(); ++i) b[i] = fp32_to_bf16(static_cast<float>(i * 5 % 31) - 15.0f);
+    c->assign(kRows * kTokens, 1.0f);
+    const auto on_device = [&](auto& values) {
+      void* memory = nullptr;
+      cudaMalloc(&memory, values.size() * sizeof values[0]);
+      cudaMemcpyAsync(memory, values.data(), values.size() * sizeof values[0], cudaMemcpyHostToDevice,
+                      stream_);
+      return memory;
+    };
+    const auto *a_memory = static_cast<uint16_t*>(on_device(a)),
+               *b_memory = static_cast<uint16_t*>(on_device(b));
+    auto* c_memory = static_cast<float*>(on_device(*c));
+    emulator::at(1, 128, 2 * kSwizzled + 128 * kTokens, stream_)
+        .launch(multiply_by_warpgroup, a_memory, b_memory, c_memory, mistake);
+    cudaMemcpyAsync(c->data(), c_memory, c->size() * sizeof(float), cudaMemcpyDeviceToHost, stream_);
+    cudaStreamSynchronize(stream_);
+    for (const void* memory : {static_cast<const void*>(a_memory), static_cast<const void*>(b_memory),
+                               static_cast<const void*>(c_memory)})
+      cudaFree(const_cast<void*>(memory));
+    if (!product) return;
+    product->assign(kRows * kTokens, 0.0f);
+    for (size_t i = 0; i < product->size(); ++i) {
+      for (size_t k = 0; k < kColumns; ++k)
+        (*product)[i] += bf16_to_fp32(a[i / kTokens * kColumns + k]) *
+                         bf16_to_fp32(b[i % kTokens * kRowColumns + kColumns + k]);
+    }
+  }
   std::vector<float> values_of_b() {
     std::vector<float> values(kCount);
     cudaMemcpyAsync(values.data(), b_, kCount * sizeof(float), cudaMemcpyDeviceToHost, stream_);
@@ -203,6 +268,24 @@ TEST_F(EmulatorDeathTest, MoreThreadsThanTheKernelIsCompiledFor) {
     values_of_b();
   };
   EXPECT_DEATH(run(), "a block of 64 threads; the kernel is compiled for 32");
+}
+
+TEST_F(Emulator, ProductsOfWarpgroups) {
+  std::vector<float> c, product;
+  run_warpgroup(Mistake::none, &c, &product);
+  for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], 1.0f + product[i]) << i;
+}
+
+TEST_F(Emulator, ProductsOfWarpgroupsThatAreNotWaitedFor) {
+  std::vector<float> c;
+  run_warpgroup(Mistake::no_wait, &c);
+  EXPECT_EQ(c, std::vector<float>(kRows * kTokens, 1.0f));
+}
+
+TEST_F(EmulatorDeathTest, ProductsOfWarpgroupsWithoutFences) {
+  std::vector<float> c;
+  EXPECT_DEATH(run_warpgroup(Mistake::no_fence_of_copies, &c), "behind copies without a fence");
+  EXPECT_DEATH(run_warpgroup(Mistake::no_fence, &c), "without wgmma.fence");
 }
 
 TEST_F(EmulatorDeathTest, StaticAndDynamicSharedMemoryTogether) {
