@@ -176,7 +176,8 @@ def prepare_peer(venv, version, isa):
             options = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in PEER_OPTIONS[isa])]
             environment = {**environment, "CMAKE_ARGS": " ".join(options)}
         print(f"installing {package} (compiling it takes minutes, with {compiler})", file=sys.stderr)
-        run_checked([python, "-m", "pip", "install", "--quiet", package], env={**os.environ, **environment})
+        # A wheel that pip keeps may have been compiled for other instructions.
+        run_checked([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", package], env={**os.environ, **environment})
 
 
 def prepare_model(args, file_type):
