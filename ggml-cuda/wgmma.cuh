@@ -261,9 +261,9 @@ __device__ inline void store_rows(const WgmmaTarget& target, const float (&sums)
   }
 }
 
-// The results of a gated unit's tile: registers 0, 1 of four are of the gate, 2, 3 of the up matrix. Two lanes make pairs of
+// The results of a gated unit's tile. Two lanes make pairs of
 // columns, each for one token.
-template <int kTokens>
+template <Activation kActivation, int kTokens>
 __device__ inline void store_gated(const WgmmaArgs& args, const float (&sums)[kTokens / 128][64],
                                    const WgmmaPlace& place, int warp, int lane) {
   const int m = args.targets[0].w.m, column = place.row0 + 8 * warp + lane / 4;
@@ -279,7 +279,7 @@ __device__ inline void store_gated(const WgmmaArgs& args, const float (&sums)[kT
     float values[2];
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
-      values[t] = gated(args.activation, own[t] + gate_bias, own[2 + t] + up_bias);
+      values[t] = gated(kActivation, own[t] + gate_bias, own[2 + t] + up_bias);
       if (y && inside && token + t < args.n) y[static_cast<int64_t>(token + t) * m + column] = values[t];
     }
     if (!args.made) continue;
@@ -292,6 +292,21 @@ __device__ inline void store_gated(const WgmmaArgs& args, const float (&sums)[kT
         half ? narrowed<DType::F16>(first) | static_cast<uint32_t>(narrowed<DType::F16>(second)) << 16
              : BFloatOperands::pack(first, second);
     *reinterpret_cast<uint32_t*>(args.made + static_cast<int64_t>(own_token) * m + pair) = bits;
+  }
+}
+
+// Code of its own for each activation: a switch in every element would be more than an instruction cache holds.
+template <int kTokens>
+__device__ inline void store_gated(const WgmmaArgs& args, const float (&sums)[kTokens / 128][64],
+                                   const WgmmaPlace& place, int warp, int lane) {
+  switch (args.activation) {
+    case Activation::silu: return store_gated<Activation::silu, kTokens>(args, sums, place, warp, lane);
+    case Activation::gelu: return store_gated<Activation::gelu, kTokens>(args, sums, place, warp, lane);
+    case Activation::gelu_tanh:
+      return store_gated<Activation::gelu_tanh, kTokens>(args, sums, place, warp, lane);
+    case Activation::relu2: return store_gated<Activation::relu2, kTokens>(args, sums, place, warp, lane);
+    case Activation::swiglu_oai:
+      return store_gated<Activation::swiglu_oai, kTokens>(args, sums, place, warp, lane);
   }
 }
 
@@ -340,6 +355,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_kernel(const __grid_co
       if constexpr (F::kBytes.high != 0)
         copy_async<F::kBytes.high>(to + W::kHighAt + own_at * F::kBytes.high,
                                    copied.planes.high + piece * F::kBytes.high, valid);
+      // Scales are loaded one stage later, and have less time to arrive: the first of a sector's asks for it.
+      if (valid && F::kBytes.scale != 0 && i % 8 == 0)
+        prefetch_to_l2(copied.planes.scale + piece * F::kBytes.scale);
+      if (valid && F::kBytes.super != 0 && i % 4 == 0)
+        prefetch_to_l2(copied.planes.super + piece / kSuperBlocks * F::kBytes.super);
       const bool inside = kWgmmaColumns * i + 8 * sixteen < k;
       const std::byte* x = reinterpret_cast<const std::byte*>(args.x) + i * (kWgmmaColumns * 2);
 #pragma unroll

@@ -50,7 +50,10 @@ void multiply_by_warpgroup(Operands operands) {
   if (async_copies().unfenced) fail("a product of a warpgroup behind copies without a fence");
   uint64_t words[4];
   for (size_t i = 0; i < 4; ++i) words[i] = operand(operands, 64 + i).bits;
-  const Words* all = exchange(0xffffffffu, {words[0], words[1], words[2], words[3]});
+  const uint64_t b = operand(operands, 68).bits, adds = operand(operands, 69).bits & 0xffffffffu;
+  const Words* all = exchange(0xffffffffu, {words[0], words[1], words[2], words[3], b, adds});
+  if (all[0].word[4] != b || all[0].word[5] != adds)
+    fail("lanes of a warpgroup that multiply by different matrices");
   WarpgroupProducts::Product p;
   for (size_t e = 0; e < 64; ++e) p.sums[e] = static_cast<float*>(operand(operands, e).to);
   for (size_t row = 0; row < 2; ++row) {
@@ -58,10 +61,11 @@ void multiply_by_warpgroup(Operands operands) {
       p.a[row][static_cast<size_t>(k)] =
           bfloat(all[lane() / 4 * 4 + k % 8 / 2].word[static_cast<size_t>(k / 8 * 2) + row], k % 2);
   }
-  p.b = operand(operands, 68).bits;
-  p.adds = static_cast<uint32_t>(operand(operands, 69).bits) != 0;
+  p.b = b;
+  p.adds = adds != 0;
   if (p.b >> 62 != 1 || (p.b >> 49 & 7) != 0)
     fail("a matrix descriptor of another swizzle, or with an offset");
+  if (start_of(p.b) % 1024 >= 128) fail("a swizzled matrix that does not start on a multiple of 1024 bytes");
   if (draw() & 1) p.product = compute(p);
   products.open.push_back(std::move(p));
 }

@@ -137,7 +137,8 @@ TEST_P(GpuLongPrompts, OfAwkwardSizes) {
                                            {300, 512, 513},
                                            {128, 64, 193},
                                            {8, 1056, 700},
-                                           {1030, 256, 385}},
+                                           {1030, 256, 385},
+                                           {9, 32, 4300}},
                                           3)) {
       const int64_t k = columns(dtype, size.k);
       SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(size.m) + " x " + std::to_string(k) +

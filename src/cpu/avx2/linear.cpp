@@ -57,7 +57,8 @@ void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int6
 }
 
 int64_t row_granularity(DType dtype, int64_t n, int64_t, int64_t) {
-  return uses_panels(kernels_of(dtype), n) ? 16 : 1;
+  const DtypeKernels& kernels = kernels_of(dtype);
+  return uses_panels(kernels, n) ? 16 : kernels.dot_rows;
 }
 
 size_t scratch_bytes(DType dtype, int64_t n, int64_t) {

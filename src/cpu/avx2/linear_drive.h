@@ -131,7 +131,7 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
 
 template <class Dot, class Panel>
 constexpr DtypeKernels dtype_kernels(int64_t panel_from) {
-  return {Dot::format, Panel::format, panel_from, chunk_bytes<Panel>, dot_rows<Dot>, panel_rows<Panel>};
+  return {Dot::format, Panel::format, panel_from, 1, chunk_bytes<Panel>, dot_rows<Dot>, panel_rows<Panel>};
 }
 
 }  // namespace

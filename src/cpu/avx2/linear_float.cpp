@@ -37,10 +37,9 @@ TANDEM_INLINE __m256 load_rest(const typename Format::Value* p, int64_t n) {
 // of tokens; of a single row and token what is some KB further in it.
 constexpr int kDotRows = 4, kDotTokens = 3;
 
-template <class Format, int R, int T>
+template <class Format, int R, int T, int kAcc>
 void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, int64_t n_groups) {
   using Value = typename Format::Value;
-  constexpr int kAcc = R * T == 1 ? 4 : R * T <= 6 ? 2 : 1;  // enough independent sums to hide the latency
   const ActLayout at = act_layout(ActFormat{}, call.k);
   const int64_t k = call.k;
   const Value* w = reinterpret_cast<const Value*>(call.w) + r * k;
@@ -89,16 +88,17 @@ void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, 
   }
 }
 
-// All tokens of the call, in groups of at most three that differ by one at most.
-template <class Format, int R>
+// All tokens of the call, in groups of at most three that differ by one at most. How a sum is divided, kAcc, depends on the
+// tokens and the columns, never on the rows, which workers share differently.
+template <class Format, int R, int kSingleAcc>
 TANDEM_INLINE void dot_groups(const LinearCall& call, int64_t r) {
   const int64_t n = call.end_token() - call.token0, n_groups = (n + kDotTokens - 1) / kDotTokens;
   for (int64_t g = 0; g < n_groups; ++g) {
     const int64_t first = call.token0 + n * g / n_groups,
                   tokens = call.token0 + n * (g + 1) / n_groups - first;
-    const auto tile = tokens == 1   ? dot_tile<Format, R, 1>
-                      : tokens == 2 ? dot_tile<Format, R, 2>
-                                    : dot_tile<Format, R, 3>;
+    const auto tile = tokens == 1   ? dot_tile<Format, R, 1, kSingleAcc>
+                      : tokens == 2 ? dot_tile<Format, R, 2, 1>
+                                    : dot_tile<Format, R, 3, 1>;
     tile(call, r, first, g, n_groups);
   }
 }
@@ -108,14 +108,19 @@ template <class Format>
 void dot_float_rows(const LinearCall& call, int64_t row0, int64_t row1) {
   constexpr int64_t kSingleColumns = 8192;
   const bool one_by_one = call.end_token() - call.token0 == 1 && call.k <= kSingleColumns;
+  if (one_by_one) {
+    for (int64_t r = row0; r < row1; ++r) dot_groups<Format, 1, 4>(call, r);
+    return;
+  }
   int64_t r = row0;
-  for (; !one_by_one && r + kDotRows <= row1; r += kDotRows) dot_groups<Format, kDotRows>(call, r);
-  for (; r < row1; ++r) dot_groups<Format, 1>(call, r);
+  for (; r + kDotRows <= row1; r += kDotRows) dot_groups<Format, kDotRows, 2>(call, r);
+  for (; r < row1; ++r) dot_groups<Format, 1, 2>(call, r);
 }
 
 // Tokens from which panels are faster: with 32 dot products make 108 Gop/s of F16 and 90 of BF16, panels 85; with 64 both 98
 // and 83.
 constexpr int64_t kPanelFrom = 41;
+static_assert(kPanelFrom <= kDividedTokens);  // so that workers never share the tokens of dot products
 
 // F32 panels of 16 rows; 2 vectors of rows times 6 tokens stay in registers.
 template <class Format>
@@ -171,6 +176,7 @@ template <class Format>
 constexpr DtypeKernels kernels_for = {{},
                                       FloatPanel<Format>::format,
                                       kPanelFrom,
+                                      kDotRows,
                                       chunk_bytes<FloatPanel<Format>>,
                                       dot_float_rows<Format>,
                                       panel_rows<FloatPanel<Format>>};
