@@ -73,7 +73,7 @@ class GpuLongPrompts : public GpuLinear, public testing::WithParamInterface<cons
   }
 };
 INSTANTIATE_TEST_SUITE_P(Products, GpuLongPrompts, testing::Values("cublas", "wgmma"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(GpuLongPrompts, OfEveryDtype) {
   for (DType dtype : quantizable_dtypes()) {
