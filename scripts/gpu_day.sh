@@ -185,9 +185,9 @@ piece_1() {
 
 piece_2() {
   start_writing
-  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuPackedAttention GpuLinear GpuChain GpuFetch
+  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts GpuChain GpuFetch
   test_suites memcheck 90 GpuSplit.StoriesAreTheGoldenOnes
-  test_suites racecheck 50 GpuRows GpuAttention GpuPackedAttention GpuLinear GpuChain
+  test_suites racecheck 50 GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts GpuChain
   finish_writing
   bench attention 90
   bench modes 100

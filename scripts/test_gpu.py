@@ -28,9 +28,9 @@ from gpu_steps import CUDA_TOOLS, OutOfTime, say
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Only memcheck runs whole models: the other tools slow them down most, and initcheck reports that decoding copies
 # unwritten rows of a cache tile, which affect no result.
-CHECKED = {tool: "GpuDevice.*:GpuRows.*:GpuAttention.*:GpuPackedAttention.*:GpuLinear.*" for tool in TOOLS}
+CHECKED = {tool: "GpuDevice.*:GpuRows.*:GpuAttention.*:GpuPackedAttention.*:GpuLinear.*:*GpuLongPrompts.*" for tool in TOOLS}
 CHECKED["memcheck"] += ":GpuSplit.StoriesAreTheGoldenOnes"
-LONG = ("GpuLinear.",)  # with --jobs, each of its tests is a process
+LONG = ("GpuLinear.", "Products/GpuLongPrompts.")  # with --jobs, each of its tests is a process
 GOLDEN = ("stories260K.gguf", "stories260K.golden.json")
 RESULT = re.compile(r"^\[ *(OK|FAILED|SKIPPED|RUN) *\] (\S+?)(?:,| \(|$)")
 
