@@ -47,11 +47,6 @@ __device__ inline void store_narrow(ColumnOrder order, const float (&values)[kCo
     *reinterpret_cast<uint4*>(row + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 }
-template <int kCount>
-__device__ inline void store_narrow(NarrowForm form, const float (&values)[kCount], uint16_t* row, int at) {
-  form.dtype == DType::F16 ? store_narrow<DType::F16>(form.order, values, row, at)
-                           : store_narrow<DType::BF16>(form.order, values, row, at);
-}
 
 // All lanes call it; `inside` is the same for the lanes that share a scale. The lane's columns are `column` and the next.
 template <Encoding E>

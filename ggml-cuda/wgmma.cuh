@@ -1,8 +1,8 @@
 // The kernel of wgmma.h.
 #pragma once
 
-#include "ggml-cuda/attention_mma.cuh"
 #include "ggml-cuda/matmul.cuh"
+#include "ggml-cuda/mma.cuh"
 #include "ggml-cuda/quantize.cuh"
 #include "ggml-cuda/wgmma.h"
 
@@ -261,8 +261,8 @@ __device__ inline void store_rows(const WgmmaTarget& target, const float (&sums)
   }
 }
 
-// The results of a gated unit's tile. Two lanes make pairs of
-// columns, each for one token.
+// The results of a gated unit's tile: of four registers 0, 1 are the gate's sums of two tokens, 2, 3 the up matrix's. Two lanes
+// make pairs of columns, each for one token.
 template <Activation kActivation, int kTokens>
 __device__ inline void store_gated(const WgmmaArgs& args, const float (&sums)[kTokens / 128][64],
                                    const WgmmaPlace& place, int warp, int lane) {

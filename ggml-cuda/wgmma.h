@@ -10,7 +10,7 @@
 // are one launch.
 //
 // Floors of a stage of 256 tokens: 1024 cycles of tensor cores (2048 multiply-adds each); shared memory, 128 bytes a cycle: 512
-// cycles for what the tensor cores read of x, 256 to copy it there, 50 for Q4_K's codes written and read; FLOORS.md has the
+// cycles for what the tensor cores read of x, 256 to copy it there, 100 for Q4_K's codes and scales; FLOORS.md has the
 // instructions.
 #pragma once
 

@@ -57,6 +57,6 @@ foreach(capability 80 89 120)
   list(REMOVE_ITEM slow ${slow_${capability}})
   string(REPLACE ";" ":" slow "${slow}")
   add_test(NAME emulated_sm_${capability} COMMAND emulated_gpu_tests --gtest_brief=1
-    --gtest_filter=GpuLinear.*:GpuAttention.*:GpuPackedAttention.*:GpuGroupedCache.*:GpuDevice.*:GpuRows.*-${slow})
+    --gtest_filter=GpuLinear.*:GpuAttention.*:GpuPackedAttention.*:GpuGroupedCache.*:GpuDevice.*:GpuRows.*:*GpuLongPrompts*cublas-${slow})
   set_tests_properties(emulated_sm_${capability} PROPERTIES ENVIRONMENT TANDEM_EMULATED_GPU=${capability},132 TIMEOUT 1200)
 endforeach()

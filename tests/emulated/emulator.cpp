@@ -131,14 +131,9 @@ void prepare_fibers(dim3 block, size_t set) {
   }
 }
 
-unsigned next_random() {
-  order_seed = order_seed * 1664525u + 1013904223u;
-  return order_seed >> 8;
-}
-
 // Runs the ready fibers of first .. end - 1, in varying order.
 void run_ready(unsigned first, unsigned end) {
-  const unsigned count = end - first, from = next_random() % count, step = next_random() & 1 ? 1 : count - 1;
+  const unsigned count = end - first, from = draw() % count, step = draw() & 1 ? 1 : count - 1;
   for (unsigned i = 0, at = from; i < count; ++i, at = (at + step) % count) {
     if (fibers[first + at].state == State::ready) resume(fibers[first + at]);
   }
@@ -162,8 +157,8 @@ bool release_warp(unsigned first, unsigned end) {
 
 // Runs every warp up to the block's next barrier: one warp at a time, or in lockstep.
 void run_warps() {
-  const unsigned n_warps = (n_threads + 31) / 32, from = next_random() % n_warps;
-  const bool in_step = next_random() & 1;
+  const unsigned n_warps = (n_threads + 31) / 32, from = draw() % n_warps;
+  const bool in_step = draw() & 1;
   bool again = true;
   while (again) {
     again = false;
@@ -322,7 +317,8 @@ AsyncCopies& async_copies() {
   return current->copies;
 }
 unsigned draw() {
-  return next_random();
+  order_seed = order_seed * 1664525u + 1013904223u;
+  return order_seed >> 8;
 }
 WarpgroupProducts& warpgroup_products() {
   return current->products;
@@ -349,7 +345,7 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
   now.grid_dim = shape.grid;
   const dim3 grid = shape.grid;
   const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z;
-  const bool last_first = next_random() & 1;
+  const bool last_first = draw() & 1;
   const auto nth = [&](uint64_t i) { return last_first ? n_blocks - 1 - i : i; };
   std::vector<Suspended> suspended;
   for (uint64_t i = 0; i < n_blocks; ++i) {
@@ -364,7 +360,7 @@ void run_kernel(const Shape& shape, const std::function<void()>& kernel,
   }
   while (!suspended.empty()) {
     size_t n_waiting = 0;
-    const size_t from = next_random() % suspended.size();
+    const size_t from = draw() % suspended.size();
     for (size_t i = 0; i < suspended.size(); ++i) {
       Suspended& block = suspended[(from + i) % suspended.size()];
       resume(shape, block);

@@ -11,7 +11,7 @@
 
 namespace emulator {
 
-// Asynchronous copies of a thread into shared memory, of those that happen at the wait, no earlier.
+// Asynchronous copies of a thread into shared memory that have not arrived at once; they do at the wait, no earlier.
 struct AsyncCopies {
   struct Copy {
     void* to;
@@ -24,8 +24,8 @@ struct AsyncCopies {
 };
 AsyncCopies& async_copies();  // of the thread that runs
 
-// What a thread has of its warpgroup's products. Their results are there at the wait, no earlier; shared memory is read at any time
-// until then.
+// What a thread has of its warpgroup's products. Their results are there at the wait, no earlier; shared memory is read at any
+// time until then.
 struct WarpgroupProducts {
   struct Product {
     std::array<float*, 64> sums;
