@@ -88,11 +88,17 @@ struct ChainPart {
   std::variant<ChainNorm, ChainProducts, ChainRope> work;
 };
 
-// The environment's TANDEM_CUDA_CHAINS=0 asks for kernels of their own, to measure both.
-bool chains_wanted();
+// How products are multiplied in chains. Those of floats by pairs of rows in any case.
+enum class Chains : uint8_t {
+  none,      // kernels of their own
+  of_pairs,  // chain.cuh
+  of_tiles,  // chain_tiles.cuh
+};
+// The environment's TANDEM_CUDA_CHAINS=0 asks for the first, =tiles for the last, to measure all.
+Chains chains_wanted();
 
 // Puts ops that make a chain into one that launches it for steps of one token, and them for others. After hand_bytes().
 // is_present: the ops have addresses, on the current device, which is asked what it can do.
-std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, const Gpu& gpu, bool is_present);
+std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, Chains chains, const Gpu& gpu, bool is_present);
 
 }  // namespace tandem::cuda

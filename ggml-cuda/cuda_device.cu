@@ -36,12 +36,12 @@ size_t scratch_of(const std::vector<CompiledOpPtr>& ops) {
 
 class CudaExecutable final : public Executable {
  public:
-  CudaExecutable(const CompileContext& context, bool with_chains)
+  CudaExecutable(const CompileContext& context, Chains chains)
       : reads(count_reads(context.graph())),
         ops(compile_ops({context, context.gpu, context.cublas, reads})),
         slot_bytes(hand_bytes(ops)),
         scratch_bytes(kCounterBytes + behind_slots(2) + scratch_of(ops)) {
-    if (with_chains) ops = make_chains(std::move(ops), context.gpu, !context.segment.addresses.empty());
+    ops = make_chains(std::move(ops), chains, context.gpu, !context.segment.addresses.empty());
   }
 
   LaunchContext context(cudaStream_t stream, const StepShape& shape, std::byte* scratch) const {
@@ -141,7 +141,7 @@ class CudaDevice final : public Device {
   size_t weight_bytes(const Weight& weight) const override { return device_weight_bytes(weight); }
 
   size_t scratch_bytes(const Segment& segment) const override {
-    return CudaExecutable({{segment}, gpu_, nullptr}, with_chains_).scratch_bytes;
+    return CudaExecutable({{segment}, gpu_, nullptr}, chains_).scratch_bytes;
   }
 
   int64_t full_product_rows() const override { return 128; }  // a tile, and what reading weights again costs
@@ -237,7 +237,7 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Executable> compile(const Segment& segment) override {
     use();
-    auto executable = std::make_unique<CudaExecutable>(CompileContext{{segment}, gpu_, &opened_->cublas}, with_chains_);
+    auto executable = std::make_unique<CudaExecutable>(CompileContext{{segment}, gpu_, &opened_->cublas}, chains_);
     reserve_scratch(executable->scratch_bytes);
     return executable;
   }
@@ -273,7 +273,7 @@ class CudaDevice final : public Device {
 
   int index_;  // the driver's
   Gpu gpu_;
-  const bool with_chains_ = chains_wanted();
+  const Chains chains_ = chains_wanted();
   DeviceInfo info_;
   mutable std::optional<Opened> opened_;
   std::byte* scratch_ = nullptr;

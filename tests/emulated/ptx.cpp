@@ -39,13 +39,16 @@ float bfloat_element(uint64_t word, int i) {
 int byte_element(uint64_t word, int i) {
   return static_cast<int8_t>(word >> 8 * i);
 }
+int unsigned_byte_element(uint64_t word, int i) {
+  return static_cast<uint8_t>(word >> 8 * i);
+}
 
 // c [16, 8] = a [16, k] b [k, 8] + c, where four lanes share a row of a (and a column of b) and hold kWidth
 // neighbouring elements of k in a register: registers 0 and 1 of a are rows g and g + 8 of the first half of
 // k (of all of it, where a has two), 2 and 3 of the second. The first n_a words of a lane are its a, the rest
 // its b.
-template <int kWidth, class Sum, class Element>
-void multiply(Operands operands, int n_a, Element element, bool accumulate) {
+template <int kWidth, class Sum, class ElementA, class ElementB>
+void multiply(Operands operands, int n_a, ElementA element_a, ElementB element_b, bool accumulate) {
   const int n_b = n_a / 2;
   uint64_t words[6] = {};
   for (int i = 0; i < n_a + n_b; ++i) words[i] = value<uint32_t>(operands, static_cast<size_t>(4 + i));
@@ -59,7 +62,7 @@ void multiply(Operands operands, int n_a, Element element, bool accumulate) {
         const uint64_t a = all[4 * (row % 8) + quarter].word[2 * part + row / 8];
         const uint64_t b = all[4 * column + quarter].word[n_a + part];
         for (int i = 0; i < kWidth; ++i)
-          sum += static_cast<Sum>(element(a, i)) * static_cast<Sum>(element(b, i));
+          sum += static_cast<Sum>(element_a(a, i)) * static_cast<Sum>(element_b(b, i));
       }
     }
     set(operands, static_cast<size_t>(e), sum);
@@ -126,13 +129,15 @@ struct Instruction {
 
 constexpr Instruction kInstructions[] = {
     {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 ",
-     [](Operands o) { multiply<2, float>(o, 4, half_element, true); }},
+     [](Operands o) { multiply<2, float>(o, 4, half_element, half_element, true); }},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 ",
-     [](Operands o) { multiply<2, float>(o, 4, bfloat_element, true); }},
-    {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 ",
-     [](Operands o) { multiply<4, int>(o, 4, byte_element, false); }},
+     [](Operands o) { multiply<2, float>(o, 4, bfloat_element, bfloat_element, true); }},
+    {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 ",  // with an eleventh operand: to a zero
+     [](Operands o) { multiply<4, int>(o, 4, byte_element, byte_element, o.size() == 10); }},
+    {"mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 ",
+     [](Operands o) { multiply<4, int>(o, 4, unsigned_byte_element, byte_element, true); }},
     {"mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 ",
-     [](Operands o) { multiply<4, int>(o, 2, byte_element, false); }},
+     [](Operands o) { multiply<4, int>(o, 2, byte_element, byte_element, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", [](Operands o) { load_matrices(o, false); }},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ", [](Operands o) { load_matrices(o, true); }},
     {"cp.async.cg.shared.global [%0], [%1], 16;", [](Operands o) { copy_async(o, 16, 16); }},

@@ -9,13 +9,19 @@
 namespace tandem::gpu_test {
 namespace {
 
-class GpuChain : public GpuTest {
+// The parameter: what TANDEM_CUDA_CHAINS asks for.
+class GpuChain : public GpuTest, public testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    GpuTest::SetUp();
     setenv("TANDEM_CUDA_CHAINS", "0", 1);
-    if (!IsSkipped()) plain_ = make_other();
+    GpuTest::SetUp();
+    plain_ = std::move(device_);
+    setenv("TANDEM_CUDA_CHAINS", GetParam(), 1);
+    if (!IsSkipped()) device_ = make_other();
+  }
+  void TearDown() override {
     unsetenv("TANDEM_CUDA_CHAINS");
+    GpuTest::TearDown();
   }
 
   static std::unique_ptr<Device> make_other() {
@@ -78,7 +84,7 @@ class GpuChain : public GpuTest {
   std::unique_ptr<Device> plain_;
 };
 
-TEST_F(GpuChain, LayersOfEveryDtype) {
+TEST_P(GpuChain, LayersOfEveryDtype) {
   for (const DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F32,
                             DType::Q3_K, DType::IQ4_NL}) {
     Layer l;
@@ -88,7 +94,7 @@ TEST_F(GpuChain, LayersOfEveryDtype) {
   }
 }
 
-TEST_F(GpuChain, MixturesOfDtypes) {
+TEST_P(GpuChain, MixturesOfDtypes) {
   struct Mixture {
     DType most, down, v;
   };
@@ -102,7 +108,7 @@ TEST_F(GpuChain, MixturesOfDtypes) {
   }
 }
 
-TEST_F(GpuChain, AwkwardSizes) {
+TEST_P(GpuChain, AwkwardSizes) {
   struct Size {
     int64_t n_embd, n_ff, n_kv;
   };
@@ -120,7 +126,7 @@ TEST_F(GpuChain, AwkwardSizes) {
   }
 }
 
-TEST_F(GpuChain, RandomSizes) {
+TEST_P(GpuChain, RandomSizes) {
   for (int i = 0; i < (on_short_list() ? 4 : 40); ++i) {
     Layer l;
     l.dtype = l.down = l.v = std::vector{DType::Q4_K, DType::Q4_0, DType::BF16, DType::Q5_K}[random_.below(4)];
@@ -133,7 +139,7 @@ TEST_F(GpuChain, RandomSizes) {
   }
 }
 
-TEST_F(GpuChain, BiasesNormsAndActivations) {
+TEST_P(GpuChain, BiasesNormsAndActivations) {
   for (const DType dtype : some_of<DType>({DType::Q4_K, DType::F16}, 2)) {
     for (const Activation activation : {Activation::silu, Activation::gelu_tanh, Activation::relu2, Activation::swiglu_oai}) {
       Layer l;
@@ -148,7 +154,7 @@ TEST_F(GpuChain, BiasesNormsAndActivations) {
 }
 
 // Without residuals: what a norm reads is free when its product is stored, and may be where that goes.
-TEST_F(GpuChain, ResultsInThePlaceOfWhatANormHasRead) {
+TEST_P(GpuChain, ResultsInThePlaceOfWhatANormHasRead) {
   OpCase c(random_, one_token());
   TensorId x = c.activation(512);
   for (int i = 0; i < 8; ++i) {
@@ -159,7 +165,7 @@ TEST_F(GpuChain, ResultsInThePlaceOfWhatANormHasRead) {
 }
 
 // What a norm makes is read behind the chain too: as floats by an op without products, as bytes by a product that cannot be in it.
-TEST_F(GpuChain, OpsBehindAChainReadWhatItMakes) {
+TEST_P(GpuChain, OpsBehindAChainReadWhatItMakes) {
   for (const DType dtype : {DType::Q4_K, DType::Q8_0}) {
     OpCase c(random_, one_token());
     GraphBuilder& b = c.builder;
@@ -174,7 +180,7 @@ TEST_F(GpuChain, OpsBehindAChainReadWhatItMakes) {
 }
 
 // Every block stores a part of what the norm makes, and adds other parts of it.
-TEST_F(GpuChain, WhatANormMakesIsAResidual) {
+TEST_P(GpuChain, WhatANormMakesIsAResidual) {
   const int64_t n = 2048;
   OpCase c(random_, one_token());
   GraphBuilder& b = c.builder;
@@ -186,7 +192,7 @@ TEST_F(GpuChain, WhatANormMakesIsAResidual) {
 }
 
 // More products than one chain has room for.
-TEST_F(GpuChain, LongRunsOfProducts) {
+TEST_P(GpuChain, LongRunsOfProducts) {
   OpCase c(random_, one_token());
   TensorId x = c.activation(256);
   for (int i = 0; i < 15; ++i) x = c.builder.linear(x, c.matrix(DType::Q8_0, 256, 256), nullptr, i % 3 == 1 ? x : kNoTensor);
@@ -195,7 +201,7 @@ TEST_F(GpuChain, LongRunsOfProducts) {
 }
 
 // From the norm before attention to its output: two chains, and what is between them. The cache has the rows of kernels of their own, and no others.
-TEST_F(GpuChain, RotationAndAttention) {
+TEST_P(GpuChain, RotationAndAttention) {
   struct Case {
     int64_t n_head, n_head_kv, head_dim, length;
     int64_t window = 0;
@@ -267,7 +273,7 @@ TEST_F(GpuChain, RotationAndAttention) {
 }
 
 // A stage has a fourth product beside queries, keys and values: they are rotated behind the chain.
-TEST_F(GpuChain, RotationBesideAnotherProduct) {
+TEST_P(GpuChain, RotationBesideAnotherProduct) {
   AttentionCase a;
   a.lengths = {33};
   ShapeClass shape = a.shape();
@@ -289,7 +295,7 @@ TEST_F(GpuChain, RotationBesideAnotherProduct) {
 }
 
 // All blocks of a chain must run at once: those of two sessions must not wait for each other, each with a part of the GPU.
-TEST_F(GpuChain, SessionsAtOnce) {
+TEST_P(GpuChain, SessionsAtOnce) {
   const std::unique_ptr<Device> other = make_other();
   Layer l;
   if (on_short_list()) l.n_ff = 512;
@@ -308,7 +314,7 @@ TEST_F(GpuChain, SessionsAtOnce) {
 }
 
 // A row that is not finite stays so, and the next step is a new one.
-TEST_F(GpuChain, ValuesThatAreNotFinite) {
+TEST_P(GpuChain, ValuesThatAreNotFinite) {
   for (const DType dtype : {DType::Q4_K, DType::F16}) {
     OpCase c(random_, one_token());
     std::vector<float> values = random_.normals(4 * 512);
@@ -320,6 +326,8 @@ TEST_F(GpuChain, ValuesThatAreNotFinite) {
     for (const float y : result) EXPECT_TRUE(std::isnan(y));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Products, GpuChain, testing::Values("pairs", "tiles"), [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace tandem::gpu_test
