@@ -6,11 +6,12 @@
 // slot is free, also for those of the next products, while the grid waits for the results of the last.
 //
 //   stage    a product, or several of one input, with a norm before it or not. Between stages all blocks wait for each other
-//   task     a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix
-//   turn     up to 32 pieces (layout.h) of both rows of a task, one a lane; what a slot has room for
+//   task     a pair of rows: two neighbours, or a row of the gate and the same row of the up matrix; or eight of these pairs
+//   turn     up to 32 pieces (layout.h) of both rows of a task, one a lane; or 8 pieces of eight rows. What a slot has room for
 //
 // The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a stage for itself, from
-// floats: the norm, the bytes that its weights want (quantize.h).
+// floats: the norm, the bytes that its weights want (quantize.h). Two kernels do this: chain.cuh, a warp for each pair, which has run
+// on GPUs; and chain_tiles.cuh, eight pairs on the tensor cores with a third fewer instructions, which has not yet.
 //
 // Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Three waits for the grid,
 // each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings hold

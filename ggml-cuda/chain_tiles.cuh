@@ -55,7 +55,8 @@ struct TileSource {
   const std::byte *low[2], *high[2], *scale, *super;
 };
 
-// Which row of eight a lane copies 16 bytes of, and which of the row's units.
+// Which row of eight a lane copies 16 bytes of, and which of the row's units. Where there are less than 32 units several lanes copy the
+// same: a copy under a condition costs seven instructions more.
 template <int kPiece>
 struct LaneUnit {
   static constexpr int kUnits = kTilePieces * kPiece / 16, kRows = 32 / kUnits;  // of a row; at once
@@ -63,18 +64,36 @@ struct LaneUnit {
   __device__ static int unit(int lane) { return lane % kUnits; }
 };
 
+// Copies kUnit bytes, 4 or 16, to a shared address.
+template <int kUnit>
+__device__ inline void copy_unit_async(unsigned to, const std::byte* from, const ReadOnce& once) {
+  if constexpr (kUnit == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(once.policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kUnit), "r"(kUnit) : "memory");
+  }
+}
+
 // Copies a plane's rows of a tile to `to`.
 template <int kPiece>
-__device__ inline void copy_tile(const std::byte* const* from, uint32_t tile, std::byte* to, int lane, const ReadOnce& once) {
+__device__ inline void copy_tile(const std::byte* const* from, uint32_t tile, unsigned to, int lane, const ReadOnce& once) {
   if constexpr (kPiece != 0) {
     using L = LaneUnit<kPiece>;
-    std::byte* const place = to + tile_place<kPiece>(L::row(lane), L::unit(lane) * 16 / kPiece);
+    const unsigned place = to + static_cast<unsigned>(tile_place<kPiece>(L::row(lane), L::unit(lane) * 16 / kPiece));
 #pragma unroll
     for (int i = 0; i < std::max(1, kTilePairs / L::kRows); ++i) {  // rows four further lie in the same order
-      copy_unit_async<16>(place + i * L::kRows * kTilePieces * kPiece,
-                          from[i] + static_cast<uint64_t>(tile) * (kTilePieces * kPiece), lane < kTilePairs * L::kUnits, once);
+      const std::byte* const unit = from[i] + static_cast<uint64_t>(tile) * (kTilePieces * kPiece);
+      const unsigned at = place + static_cast<unsigned>(i * L::kRows * kTilePieces * kPiece);
+      copy_unit_async<16>(at, unit, once);
     }
   }
+}
+
+// Slots are given by a lane's place in them, an address of shared memory: with a part of it that is the same for all lanes, ptxas 13.0
+// writes copies with a cache hint that no GPU can execute (LDGSTS with a descriptor in an odd register).
+TANDEM_HD constexpr unsigned lane_place(int lane) {
+  return static_cast<unsigned>(tile_place<16>(lane / 8, lane % 8));
 }
 
 // A warp's run of the tiles of a stage: [first, last) of those of its block's tasks, one after the other, n_task_tiles each.
@@ -99,26 +118,28 @@ struct TileRun {
 template <class Kind>
 class TileCursor {
  public:
-  __device__ TileCursor(const ChainArgs& args, int warp, int lane)
-      : args_(args), warp_(warp), lane_(lane), run_(args.stages[0], warp) {
+  // rows [8]: of the warp, in shared memory.
+  __device__ TileCursor(const ChainArgs& args, uint32_t* rows, int warp, int lane)
+      : args_(args), first_pieces_(rows), warp_(warp), lane_(lane), run_(args.stages[0], warp) {
     at_ = run_.first;
     aim();
   }
 
   // Asks for the next turn, if there is one. kSecond: of the second rows of the pairs, every other time.
   template <int kSecond>
-  __device__ TANDEM_FLAT void request(std::byte* slot) {
+  __device__ TANDEM_FLAT void request(unsigned slot) {
     if (left_ == 0) return;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
       using L = TileLayout<T>;
       const TileSource& from = rows_[kSecond];
-      copy_tile<L::kPiece.low>(from.low, tile_, slot, lane_, once_);
-      copy_tile<L::kPiece.high>(from.high, tile_, slot + L::kHigh, lane_, once_);
-      copy_tile<L::kPiece.scale>(&from.scale, tile_, slot + L::kScale, lane_, once_);
+      const unsigned base = slot - lane_place(lane_);
+      copy_tile<L::kPiece.low>(from.low, tile_, base, lane_, once_);
+      copy_tile<L::kPiece.high>(from.high, tile_, base + L::kHigh, lane_, once_);
+      copy_tile<L::kPiece.scale>(&from.scale, tile_, base + L::kScale, lane_, once_);
       if constexpr (L::kSuperUnit != 0) {
         const uint32_t at = tile_ * L::kPiece.super;
-        copy_unit_async<L::kSuperUnit>(slot + L::kSuper + L::kSuperUnit * lane_, from.super + at / L::kSuperUnit * L::kSuperUnit,
-                                       lane_ < kTilePairs, once_);
+        copy_unit_async<L::kSuperUnit>(base + static_cast<unsigned>(L::kSuper + L::kSuperUnit * (lane_ % kTilePairs)),
+                                       from.super + at / L::kSuperUnit * L::kSuperUnit, once_);
       }
     });
     if constexpr (kSecond == 1) {
@@ -149,29 +170,33 @@ class TileCursor {
       const DeviceWeight& w = of[is_paired(stage.mode) ? r : 0].w;
       const uint32_t first = static_cast<uint32_t>(row_of_task(stage, target, pair, r)) * static_cast<uint32_t>(w.n_pieces);
       const Planes planes = expert_planes(w, 0);
+      __syncwarp();
+      if (lane_ < kTilePairs) first_pieces_[lane_] = first;
+      __syncwarp();
       Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
         constexpr PieceBytes kPiece = piece_bytes(T);
-        aim_plane<kPiece.low>(planes.low, first, rows_[r].low);
-        aim_plane<kPiece.high>(planes.high, first, rows_[r].high);
-        aim_plane<kPiece.scale>(planes.scale, first, &rows_[r].scale);
+        aim_plane<kPiece.low>(planes.low, rows_[r].low);
+        aim_plane<kPiece.high>(planes.high, rows_[r].high);
+        aim_plane<kPiece.scale>(planes.scale, &rows_[r].scale);
         rows_[r].super = planes.super + static_cast<uint64_t>(first / kSuperBlocks) * kPiece.super;
       });
     }
   }
   template <int kPiece>
-  __device__ void aim_plane(const std::byte* plane, uint32_t first, const std::byte** to) const {
+  __device__ void aim_plane(const std::byte* plane, const std::byte** to) const {
     if constexpr (kPiece != 0) {
       using L = LaneUnit<kPiece>;
 #pragma unroll
       for (int i = 0; i < std::max(1, kTilePairs / L::kRows); ++i) {
-        const uint32_t row = __shfl_sync(0xffffffffu, first, L::row(lane_) + i * L::kRows);
-        to[i] = plane + static_cast<uint64_t>(row) * kPiece + 16 * L::unit(lane_);
+        const uint32_t piece = first_pieces_[(L::row(lane_) + i * L::kRows) % kTilePairs];
+        to[i] = plane + static_cast<uint64_t>(piece) * kPiece + 16 * L::unit(lane_);
       }
     }
   }
 
   const ChainArgs& args_;
   const ReadOnce once_;
+  uint32_t* const first_pieces_;  // of the rows of a tile
   const int warp_, lane_;
   int stage_ = 0;
   TileRun run_;
@@ -212,22 +237,34 @@ __device__ inline int add_2_products(uint32_t x, uint32_t y, int sum) {
 #endif
 }
 
+// A stage's input, as a lane reads it: of its column of B, if that is not all zeros, and what belongs to blocks 2 t and 2 t + 1.
+struct TilePlaces {
+  bool has_column;
+  const std::byte *first, *second, *meta;
+
+  __device__ TilePlaces(const std::byte* input, int k, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    has_column = g % 4 == t;
+    first = input + 16 * g, second = first + k / 2, meta = input + k + 16 * t;
+  }
+};
+
 // What a lane multiplies the turns of a tile with.
 struct TileInput {
-  uint32_t first[4] = {}, second[4] = {};  // the halves of the block of the lane's column of B, where it is not zero
+  uint32_t first[4] = {}, second[4] = {};  // the halves of the block of the column
   float scale[2];                          // of blocks 2 t and 2 t + 1
   uint32_t sums[2];                        // two 16-bit integers each, as in BlockMeta
 
-  __device__ void load(const std::byte* input, int k, int tile, int lane) {
-    const int g = lane / 4, t = lane % 4, n_pieces = k / kBlockColumns;
-    if (g % 4 == t) {
-      read_piece<16>(input, kTilePieces * tile + g, first);
-      read_piece<16>(input, n_pieces + kTilePieces * tile + g, second);
+  __device__ void load(const TilePlaces& places, int tile) {
+    constexpr int kBytes = kTilePieces * 16;
+    if (places.has_column) {
+      read_piece<16>(places.first + kBytes * tile, 0, first);
+      read_piece<16>(places.second + kBytes * tile, 0, second);
     }
-    uint32_t meta[4];
-    read_piece<16>(input + k, kTilePieces / 2 * tile + t, meta);
-    scale[0] = __uint_as_float(meta[0]), scale[1] = __uint_as_float(meta[2]);
-    sums[0] = meta[1], sums[1] = meta[3];
+    uint32_t of_blocks[4];
+    read_piece<16>(places.meta + kTilePieces * static_cast<int>(sizeof(BlockMeta)) * tile, 0, of_blocks);
+    scale[0] = __uint_as_float(of_blocks[0]), scale[1] = __uint_as_float(of_blocks[2]);
+    sums[0] = of_blocks[1], sums[1] = of_blocks[3];
   }
 };
 
@@ -311,13 +348,16 @@ __device__ inline float tile_product(const std::byte* slot, const TileInput& x, 
 template <class Kind>
 __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::byte* shared) {
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   // Sums of a task [2][8] that a warp has not all tiles of: where it begins before the warp's run, and where within.
   __shared__ float partial[kMaxChainWarps][2][2 * kTilePairs];
-  std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
-  TileCursor<Kind> next(args, warp, lane);
-  std::byte *slot = ring, *before = ring + kAhead * Kind::kSlotBytes;  // as in chain.cuh
-  const auto turn = [&] { return slot == ring + kAhead * Kind::kSlotBytes ? ring : slot + Kind::kSlotBytes; };
+  const unsigned ring = static_cast<unsigned>(__cvta_generic_to_shared(shared)) + lane_place(lane) +
+                        static_cast<unsigned>(args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes),
+                 last = ring + static_cast<unsigned>(kAhead * Kind::kSlotBytes);
+  __shared__ uint32_t rows[kMaxChainWarps][kTilePairs];
+  TileCursor<Kind> next(args, rows[warp], warp, lane);
+  unsigned slot = ring, before = last;
+  const auto turn = [&] { return slot == last ? ring : slot + Kind::kSlotBytes; };
   const auto fill = [&]() TANDEM_FLAT {
 #pragma unroll 1
     for (int i = 0; i < kAhead / 2; ++i) {
@@ -337,6 +377,7 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
   run_stages<Kind>(args, shared, fill, [&](int s, const float2* turns) TANDEM_FLAT {
     const ChainStage& stage = args.stages[s];
     const TileRun run(stage, warp);
+    const TilePlaces places(shared, stage.k, lane);
     int open = -1;  // the block's task that the run begins and does not end
 #pragma unroll 1
     for (int at = run.first; at < run.last;) {
@@ -352,8 +393,9 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
           __syncwarp();  // the lanes' copies are there for all, and all have read the slot that is filled now
           next.template request<(kAhead + kSecond) % 2>(before);
           commit_copies();
-          if constexpr (kSecond == 0) x.load(shared, stage.k, tile, lane);
-          sums[kSecond] += tile_product<T>(slot, x, tile, lane);
+          if constexpr (kSecond == 0) x.load(places, tile);
+          sums[kSecond] +=
+              tile_product<T>(static_cast<const std::byte*>(__cvta_shared_to_generic(slot - lane_place(lane))), x, tile, lane);
           before = slot;
           slot = turn();
         };

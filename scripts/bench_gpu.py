@@ -7,7 +7,8 @@ rows appear as they are measured.
     scripts/bench_gpu.py --table FILE...    prints the table of --json files
 
 decode     tokens one by one, with 0, 4096 and 16384 tokens in the cache
-chains     the same with chains, a layer's products in one launch, and with kernels of their own (TANDEM_CUDA_CHAINS=0), in turn
+chains     the same with chains, a layer's products in one launch, of pairs of rows and of tiles (TANDEM_CUDA_CHAINS=tiles), and with kernels
+           of their own (TANDEM_CUDA_CHAINS=0), in turn
 attention  decode over caches of F16, Q8_0 and Q4_0 with attention on tensor cores, and in floats
            (TANDEM_CUDA_ATTENTION=floats), in turn
 prefill    prompts, at micro-batches of 512 and 2048 tokens
@@ -58,7 +59,7 @@ def both(name, options, depth=0):
 
 
 # The last words of a name, and what they are in the environment.
-CHAINS = {"in chains": "TANDEM_CUDA_CHAINS=1", "without chains": "TANDEM_CUDA_CHAINS=0"}
+CHAINS = {"in chains": "TANDEM_CUDA_CHAINS=1", "in chains of tiles": "TANDEM_CUDA_CHAINS=tiles", "without chains": "TANDEM_CUDA_CHAINS=0"}
 PRODUCTS = {"by wgmma": "TANDEM_CUDA_WGMMA=1", "by cuBLAS": "TANDEM_CUDA_WGMMA=0"}
 ATTENTION = {"on tensor cores": "TANDEM_CUDA_ATTENTION=packed", "in floats": "TANDEM_CUDA_ATTENTION=floats"}
 
@@ -90,7 +91,7 @@ SECTIONS = {
     "long": [("all on the GPU", decode([32768, 65536], ALL, 32)),
              ("all on the GPU, cache q8_0", decode([16384, 65536], [*ALL, "-ctk", "q8_0", "-ctv", "q8_0"], 32))],
 }
-OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), ("all on the GPU, without chains", decode([0, 16384], ALL, 64)), *((f"all on the GPU, {how}", prefill([512, 2048], ["-ub", 2048, *ALL])) for how in PRODUCTS)]
+OTHER_TYPES = [("all on the GPU", decode([0, 16384], ALL, 64)), *((f"all on the GPU, {how}", decode([0, 16384], ALL, 64)) for how in list(CHAINS)[1:]), *((f"all on the GPU, {how}", prefill([512, 2048], ["-ub", 2048, *ALL])) for how in PRODUCTS)]
 WIDTHS = (9, 8, 33, 15, 6, 9, 8, 22, 7)
 HEADER = ("section", "type", "placement", "test", "ubatch", "t/s", "± t/s", "share of", "GiB GPU")
 

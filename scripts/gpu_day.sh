@@ -176,7 +176,7 @@ piece_1() {
   step 'GPU tests' 210 gpu python3 "$pack/scripts/test_gpu.py" "$pack" --sections tests --jobs 0 --limit 200 --json "$rows"
   finish_writing
   bench decode 90
-  bench chains 120
+  bench chains 150
   bench products 60
   bench prefill 90
   bench streamed 90
@@ -185,9 +185,9 @@ piece_1() {
 
 piece_2() {
   start_writing
-  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts GpuChain GpuFetch
+  test_suites memcheck 60 GpuDevice GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts Products/GpuChain GpuFetch
   test_suites memcheck 90 GpuSplit.StoriesAreTheGoldenOnes
-  test_suites racecheck 50 GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts GpuChain
+  test_suites racecheck 50 GpuRows GpuAttention GpuPackedAttention GpuLinear Products/GpuLongPrompts Products/GpuChain
   finish_writing
   bench attention 90
   bench modes 100

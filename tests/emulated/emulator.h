@@ -221,6 +221,9 @@ extern "C" char __executable_start;
 inline size_t __cvta_generic_to_shared(const void* p) {
   return static_cast<size_t>(static_cast<const char*>(p) - &__executable_start);
 }
+inline void* __cvta_shared_to_generic(size_t address) {
+  return &__executable_start + address;
+}
 template <class T>
 T __ldcv(const T* p) {
   return *p;

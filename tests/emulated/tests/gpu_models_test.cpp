@@ -331,19 +331,21 @@ TEST_F(EmulatedGpu, ChainsOnOtherGpus) {
       const TensorId y = c.builder.norm(h, {NormKind::rms, 1e-5f, 512}, c.vector(std::vector<float>(512, 1.0f)));
       const TensorId wide = c.builder.linear(y, c.matrix(dtype, n_ff, 512));
       c.finish(n_ff % 256 == 0 ? c.builder.linear(wide, c.matrix(dtype, 64, n_ff)) : wide);
-      int64_t n_launches[2];
-      for (const bool chains : {false, true}) {
-        if (!chains) setenv("TANDEM_CUDA_CHAINS", "0", 1);
+      std::map<std::string, int64_t> n_launches;
+      for (const char* chains : {"0", "pairs", "tiles"}) {
+        setenv("TANDEM_CUDA_CHAINS", chains, 1);
         use(with(capability));
         unsetenv("TANDEM_CUDA_CHAINS");
         n_launches[chains] = counts_of([&] { c.run(*device_, {1, 1}); }).launches;
+        c.expect_match(*device_, {1, 1}, 1e-2, OpCase::Rounding::allowed);
       }
       // In the chain are two products and the norm, of quantized weights the encoding of the first input too; and the product of the wide
       // input, 36 KB, with its encoding, where there is memory for that beside the rings.
       const bool has_wide = n_ff > 10000 && capability == 90;
-      EXPECT_EQ(n_launches[false] - n_launches[true], (dtype == DType::F16 ? 2 : 3) + (has_wide ? 2 : 0))
-          << n_launches[true] << " and " << n_launches[false] << " launches, sm_" << capability << ' ' << dtype_name(dtype);
-      c.expect_match(*device_, {1, 1}, 1e-2, OpCase::Rounding::allowed);
+      for (const char* chains : {"pairs", "tiles"}) {
+        EXPECT_EQ(n_launches["0"] - n_launches[chains], (dtype == DType::F16 ? 2 : 3) + (has_wide ? 2 : 0))
+            << n_launches[chains] << " and " << n_launches["0"] << " launches, sm_" << capability << ' ' << dtype_name(dtype) << ' ' << chains;
+      }
     }
   }
 }
