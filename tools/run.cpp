@@ -7,6 +7,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/terminal.h"
 #include "base/utf8.h"
 #include "engine/generate.h"
 #include "engine/session_file.h"
@@ -29,6 +30,7 @@
 #include "tools/speculation.h"
 #include "tools/stages.h"
 #include "tools/statistics.h"
+#include "tools/word_wrap.h"
 
 namespace tandem::tools {
 namespace {
@@ -122,11 +124,13 @@ bool may_save_cache(const RunOptions& options) {
   }
 }
 
-// Where the text goes: to stdout as it is, or as events.
+// Where the text goes: to stdout, on a terminal without words broken at its edge, or as events.
 class TextSink {
  public:
-  explicit TextSink(bool json) {
-    if (json) events_.emplace();
+  explicit TextSink(const TextOptions& options) {
+    if (options.json) events_.emplace();
+    if (!options.json && !options.simple_io && isatty(STDOUT_FILENO) == 1 && !is_dumb_terminal())
+      wrap_.emplace(terminal_columns(STDOUT_FILENO));
   }
 
   void start(const Session& session, const std::string& devices) {
@@ -136,8 +140,9 @@ class TextSink {
   void prompt(const std::string& text, bool color) {
     if (events_) return;
     if (color) out_.write("\x1b[33m");
-    out_.write_text(text);
+    put(text);
     if (color) out_.write("\x1b[0m");
+    if (color && wrap_) wrap_->keep();
     out_.flush();
   }
   void logprobs(const TokenLogprobs& logprobs) { events_->token(*vocab_, logprobs); }
@@ -146,7 +151,7 @@ class TextSink {
       content_ += text;
       return events_->text(text);
     }
-    out_.write_text(text);
+    put(text);
     out_.flush();
   }
   // For programs; people read the log.
@@ -179,7 +184,14 @@ class TextSink {
   }
 
  private:
+  void put(std::string_view text) {
+    if (!wrap_) return out_.write_text(text);
+    wrap_->resize(terminal_columns(STDOUT_FILENO));
+    out_.write(wrap_->add(harmless(text)));
+  }
+
   Output out_;
+  std::optional<WordWrap> wrap_;
   std::optional<JsonEvents> events_;
   std::string content_;
   const Vocab* vocab_ = nullptr;
@@ -271,7 +283,7 @@ void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
   const bool update = may_save_cache(options);
 
   install_interrupt_handler();
-  TextSink out(options.text.json);
+  TextSink out(options.text);
   out.start(session, device_names(devices));
   PromptProgress progress(!options.text.simple_io && !options.text.json);
   const auto show_prompt = [&] {

@@ -327,7 +327,7 @@ TEST_P(GpuChain, ValuesThatAreNotFinite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Products, GpuChain, testing::Values("pairs", "tiles"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Products, GpuChain, testing::Values("pairs", "tiles"), [](const auto& chosen) { return std::string(chosen.param); });
 
 }  // namespace
 }  // namespace tandem::gpu_test
