@@ -11,7 +11,7 @@
 //
 // The tasks of a stage go to the blocks in turn, then to their warps. Every block makes the input of a stage for itself, from
 // floats: the norm, the bytes that its weights want (quantize.h). Two kernels do this: chain.cuh, a warp for each pair, which has run
-// on GPUs; and chain_tiles.cuh, eight pairs on the tensor cores with a third fewer instructions, which has not yet.
+// on GPUs; and chain_tiles.cuh, eight pairs on the tensor cores with little more than half of the instructions, which has not yet.
 //
 // Floors (H100, 132 blocks, a layer of Llama 3.1 8B in Q4_K_M, 123 MB): the weights 41 us at 3 TB/s. Three waits for the grid,
 // each two trips to the L2 cache, about 1.5 us; inputs from the L2 cache, 4 to 57 KB a block, 0.3 to 1.5 us. What the rings hold

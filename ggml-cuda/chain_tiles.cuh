@@ -20,22 +20,27 @@ namespace tandem::cuda {
 
 inline constexpr int kTilePairs = 8, kTilePieces = kSuperBlocks;
 
-// A turn in a slot: rows of eight pieces of each plane, then of a super piece.
+// A turn in a slot. Pieces of 16 bytes: [2][8][4], of lane 4 g + t piece t, then piece t + 4, of row g, so that a lane copies what it
+// multiplies. Smaller ones [8][8], by row; then the super pieces of the rows.
 template <DType T>
 struct TileLayout {
   static constexpr PieceBytes kPiece = piece_bytes(T);
-  static constexpr int kRow = kTilePieces * kTilePairs;
+  static constexpr int kRow = kTilePieces * kTilePairs, kHalf = 16 * 32;
   static constexpr int kSuperUnit = kPiece.super == 0 ? 0 : std::max(kPiece.super, 4);  // the word that has one of two bytes
   static constexpr int kHigh = kRow * kPiece.low, kScale = kHigh + kRow * kPiece.high, kSuper = kScale + kRow * kPiece.scale;
   static constexpr int kBytes = kSuper + kTilePairs * kSuperUnit;
-  static_assert(kBytes % 16 == 0);
+  static_assert(kPiece.low == 16 && kBytes % 16 == 0);
 };
 
-// Place of a piece of a row of a turn, so that lanes read and write different banks.
+// Slots are given by a lane's place in them, an address of shared memory.
+TANDEM_HD constexpr int lane_place(int lane) {
+  return 16 * lane;
+}
+// From there to a piece of less than 16 bytes of a plane; of 4 or 8 bytes so that lanes read different banks.
 template <int kPiece>
-TANDEM_HD constexpr int tile_place(int row, int piece) {
-  if constexpr (kPiece < 4) return (kTilePieces * row + piece) * kPiece;
-  return (kTilePieces * row + (piece ^ (row / (16 / kPiece) & 1) * 4)) * kPiece;
+TANDEM_HD constexpr int place_in_plane(int row, int piece, int lane) {
+  const int swapped = kPiece >= 4 ? (row / (16 / kPiece) & 1) * 4 : 0;
+  return (kTilePieces * row + (piece ^ swapped)) * kPiece - lane_place(lane);
 }
 
 template <DType... kDTypes>
@@ -50,50 +55,45 @@ struct TileKind : ChainDTypes<kDTypes...> {
 template <DType T>
 inline constexpr bool kHighInPlace = T == DType::Q4_0 || T == DType::Q4_K;
 
-// Where a lane copies from, of one row of every pair: the rows of the low plane, and of a high one as large, are two for a lane.
+// What a lane copies of one row of every pair: its pieces of row lane / 4 in planes of 16 bytes a piece; in others the 16 bytes of the
+// row that are its own, or several lanes', which then copy the same: a copy under a condition costs seven instructions more.
 struct TileSource {
-  const std::byte *low[2], *high[2], *scale, *super;
-};
-
-// Which row of eight a lane copies 16 bytes of, and which of the row's units. Where there are less than 32 units several lanes copy the
-// same: a copy under a condition costs seven instructions more.
-template <int kPiece>
-struct LaneUnit {
-  static constexpr int kUnits = kTilePieces * kPiece / 16, kRows = 32 / kUnits;  // of a row; at once
-  __device__ static int row(int lane) { return lane / kUnits % kTilePairs; }
-  __device__ static int unit(int lane) { return lane % kUnits; }
+  const std::byte *low, *high, *scale, *super;
 };
 
 // Copies kUnit bytes, 4 or 16, to a shared address.
 template <int kUnit>
 __device__ inline void copy_unit_async(unsigned to, const std::byte* from, const ReadOnce& once) {
   if constexpr (kUnit == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(once.policy)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(once.policy) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kUnit), "r"(kUnit) : "memory");
   }
 }
 
-// Copies a plane's rows of a tile to `to`.
+// Of a plane with less than 16 bytes a piece, which 16 bytes of a row of eight pieces a lane copies.
 template <int kPiece>
-__device__ inline void copy_tile(const std::byte* const* from, uint32_t tile, unsigned to, int lane, const ReadOnce& once) {
-  if constexpr (kPiece != 0) {
-    using L = LaneUnit<kPiece>;
-    const unsigned place = to + static_cast<unsigned>(tile_place<kPiece>(L::row(lane), L::unit(lane) * 16 / kPiece));
-#pragma unroll
-    for (int i = 0; i < std::max(1, kTilePairs / L::kRows); ++i) {  // rows four further lie in the same order
-      const std::byte* const unit = from[i] + static_cast<uint64_t>(tile) * (kTilePieces * kPiece);
-      const unsigned at = place + static_cast<unsigned>(i * L::kRows * kTilePieces * kPiece);
-      copy_unit_async<16>(at, unit, once);
-    }
-  }
+TANDEM_HD constexpr int lane_unit(int lane) {
+  return lane % 4 * kPiece / 8;  // of kPiece / 2
 }
 
-// Slots are given by a lane's place in them, an address of shared memory: with a part of it that is the same for all lanes, ptxas 13.0
-// writes copies with a cache hint that no GPU can execute (LDGSTS with a descriptor in an odd register).
-TANDEM_HD constexpr unsigned lane_place(int lane) {
-  return static_cast<unsigned>(tile_place<16>(lane / 8, lane % 8));
+// Copies a plane's part of a tile, and moves on to the next.
+template <int kPiece, int kPlane>
+__device__ inline void copy_tile(const std::byte*& from, unsigned slot, int lane, const ReadOnce& once) {
+  if constexpr (kPiece == 16) {
+    copy_unit_async<16>(slot + kPlane, from, once);
+    copy_unit_async<16>(slot + kPlane + 16 * 32, from + 4 * 16, once);
+  } else if constexpr (kPiece != 0) {
+    const int place = place_in_plane<kPiece>(lane / 4, lane_unit<kPiece>(lane) * 16 / kPiece, lane);
+    copy_unit_async<16>(slot + static_cast<unsigned>(kPlane + place), from, once);
+  }
+  from += kTilePieces * kPiece;
+}
+
+// From a lane's place in a slot to the super piece of row lane / 4.
+template <DType T>
+TANDEM_HD constexpr int super_place(int lane) {
+  return TileLayout<T>::kSuper + TileLayout<T>::kSuperUnit * (lane / 4) - lane_place(lane);
 }
 
 // A warp's run of the tiles of a stage: [first, last) of those of its block's tasks, one after the other, n_task_tiles each.
@@ -118,9 +118,7 @@ struct TileRun {
 template <class Kind>
 class TileCursor {
  public:
-  // rows [8]: of the warp, in shared memory.
-  __device__ TileCursor(const ChainArgs& args, uint32_t* rows, int warp, int lane)
-      : args_(args), first_pieces_(rows), warp_(warp), lane_(lane), run_(args.stages[0], warp) {
+  __device__ TileCursor(const ChainArgs& args, int warp, int lane) : args_(args), warp_(warp), lane_(lane), run_(args.stages[0], warp) {
     at_ = run_.first;
     aim();
   }
@@ -131,19 +129,18 @@ class TileCursor {
     if (left_ == 0) return;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
       using L = TileLayout<T>;
-      const TileSource& from = rows_[kSecond];
-      const unsigned base = slot - lane_place(lane_);
-      copy_tile<L::kPiece.low>(from.low, tile_, base, lane_, once_);
-      copy_tile<L::kPiece.high>(from.high, tile_, base + L::kHigh, lane_, once_);
-      copy_tile<L::kPiece.scale>(&from.scale, tile_, base + L::kScale, lane_, once_);
+      TileSource& from = rows_[kSecond];
+      copy_tile<L::kPiece.low, 0>(from.low, slot, lane_, once_);
+      copy_tile<L::kPiece.high, L::kHigh>(from.high, slot, lane_, once_);
+      copy_tile<L::kPiece.scale, L::kScale>(from.scale, slot, lane_, once_);
       if constexpr (L::kSuperUnit != 0) {
-        const uint32_t at = tile_ * L::kPiece.super;
-        copy_unit_async<L::kSuperUnit>(base + static_cast<unsigned>(L::kSuper + L::kSuperUnit * (lane_ % kTilePairs)),
-                                       from.super + at / L::kSuperUnit * L::kSuperUnit, once_);
+        constexpr uint64_t kMask = L::kSuperUnit > L::kPiece.super ? L::kSuperUnit - 1 : 0;  // from the word's start on
+        const auto* const at = reinterpret_cast<const std::byte*>(reinterpret_cast<uint64_t>(from.super) & ~kMask);
+        copy_unit_async<L::kSuperUnit>(slot + static_cast<unsigned>(super_place<T>(lane_)), at, once_);
+        from.super += L::kPiece.super;
       }
     });
     if constexpr (kSecond == 1) {
-      ++tile_;
       if (--left_ == 0) aim();
     }
   }
@@ -157,52 +154,36 @@ class TileCursor {
       at_ = run_.first;
     }
     const int number = at_ / run_.n_task_tiles, task = TileRun::task(number);
-    tile_ = static_cast<uint32_t>(at_ - number * run_.n_task_tiles);
-    left_ = min(run_.last - at_, run_.n_task_tiles - static_cast<int>(tile_));
+    const int tile = at_ - number * run_.n_task_tiles;
+    left_ = min(run_.last - at_, run_.n_task_tiles - tile);
     at_ += left_;
     const ChainStage& stage = args_.stages[stage_];
     const int target = target_of(stage, task);
     const MatvecTarget* const of = stage.targets + target;
-    const int pair = min((task - of->first_block) * kTilePairs + lane_ % kTilePairs, n_pairs(stage.mode, of->w.m) - 1);
+    const int pair = min((task - of->first_block) * kTilePairs + lane_ / 4, n_pairs(stage.mode, of->w.m) - 1);
     dtype_ = of->w.dtype;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const DeviceWeight& w = of[is_paired(stage.mode) ? r : 0].w;
-      const uint32_t first = static_cast<uint32_t>(row_of_task(stage, target, pair, r)) * static_cast<uint32_t>(w.n_pieces);
+      const uint32_t first = static_cast<uint32_t>(row_of_task(stage, target, pair, r)) * static_cast<uint32_t>(w.n_pieces) +
+                             static_cast<uint32_t>(kTilePieces * tile);
       const Planes planes = expert_planes(w, 0);
-      __syncwarp();
-      if (lane_ < kTilePairs) first_pieces_[lane_] = first;
-      __syncwarp();
       Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
         constexpr PieceBytes kPiece = piece_bytes(T);
-        aim_plane<kPiece.low>(planes.low, rows_[r].low);
-        aim_plane<kPiece.high>(planes.high, rows_[r].high);
-        aim_plane<kPiece.scale>(planes.scale, &rows_[r].scale);
-        rows_[r].super = planes.super + static_cast<uint64_t>(first / kSuperBlocks) * kPiece.super;
+        const Planes at = advance<T>(planes, first);
+        rows_[r] = {at.low + lane_ % 4 * 16, at.high + (kPiece.high == 16 ? lane_ % 4 : lane_unit<kPiece.high>(lane_)) * 16,
+                    at.scale + lane_unit<kPiece.scale>(lane_) * 16, at.super};
       });
-    }
-  }
-  template <int kPiece>
-  __device__ void aim_plane(const std::byte* plane, const std::byte** to) const {
-    if constexpr (kPiece != 0) {
-      using L = LaneUnit<kPiece>;
-#pragma unroll
-      for (int i = 0; i < std::max(1, kTilePairs / L::kRows); ++i) {
-        const uint32_t piece = first_pieces_[(L::row(lane_) + i * L::kRows) % kTilePairs];
-        to[i] = plane + static_cast<uint64_t>(piece) * kPiece + 16 * L::unit(lane_);
-      }
     }
   }
 
   const ChainArgs& args_;
   const ReadOnce once_;
-  uint32_t* const first_pieces_;  // of the rows of a tile
   const int warp_, lane_;
   int stage_ = 0;
   TileRun run_;
-  int at_;             // the tile of the run behind those of the task
-  int left_ = 0;       // tiles of the task
-  uint32_t tile_ = 0;  // of its row
+  int at_;        // the tile of the run behind those of the task
+  int left_ = 0;  // tiles of the task
   DType dtype_{};
   TileSource rows_[2];
 };
@@ -237,38 +218,38 @@ __device__ inline int add_2_products(uint32_t x, uint32_t y, int sum) {
 #endif
 }
 
-// A stage's input, as a lane reads it: of its column of B, if that is not all zeros, and what belongs to blocks 2 t and 2 t + 1.
-struct TilePlaces {
-  bool has_column;
-  const std::byte *first, *second, *meta;
-
-  __device__ TilePlaces(const std::byte* input, int k, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    has_column = g % 4 == t;
-    first = input + 16 * g, second = first + k / 2, meta = input + k + 16 * t;
-  }
-};
-
 // What a lane multiplies the turns of a tile with.
 struct TileInput {
-  uint32_t first[4] = {}, second[4] = {};  // the halves of the block of the column
+  uint32_t first[4] = {}, second[4] = {};  // the halves of the block of its column of B, if that is not all zeros
   float scale[2];                          // of blocks 2 t and 2 t + 1
   uint32_t sums[2];                        // two 16-bit integers each, as in BlockMeta
 
-  __device__ void load(const TilePlaces& places, int tile) {
-    constexpr int kBytes = kTilePieces * 16;
-    if (places.has_column) {
-      read_piece<16>(places.first + kBytes * tile, 0, first);
-      read_piece<16>(places.second + kBytes * tile, 0, second);
+  // Of k columns, from a tile on.
+  __device__ TileInput(const std::byte* input, int k, int tile, unsigned lane)
+      : has_column_(((lane / 4 ^ lane) & 3) == 0),
+        first_(input + 16 * (kTilePieces * tile + lane / 4)),
+        second_(first_ + k / 2),
+        meta_(input + k + 16 * (kTilePieces / 2 * tile + lane % 4)) {}
+
+  // Reads what belongs to the tile, and moves on to the next.
+  __device__ void load() {
+    if (has_column_) {
+      read_piece<16>(first_, 0, first);
+      read_piece<16>(second_, 0, second);
     }
     uint32_t of_blocks[4];
-    read_piece<16>(places.meta + kTilePieces * static_cast<int>(sizeof(BlockMeta)) * tile, 0, of_blocks);
+    read_piece<16>(meta_, 0, of_blocks);
     scale[0] = __uint_as_float(of_blocks[0]), scale[1] = __uint_as_float(of_blocks[2]);
     sums[0] = of_blocks[1], sums[1] = of_blocks[3];
+    first_ += 16 * kTilePieces, second_ += 16 * kTilePieces, meta_ += kTilePieces * static_cast<int>(sizeof(BlockMeta));
   }
+
+ private:
+  bool has_column_;
+  const std::byte *first_, *second_, *meta_;
 };
 
-// What blocks 2 t and 2 t + 1 of row g give with the input.
+// What blocks 2 t and 2 t + 1 of row g give with the input. slot: the lane's place in it.
 template <DType T>
 __device__ inline float tile_product(const std::byte* slot, const TileInput& x, int tile, int lane) {
   using F = Format<T>;
@@ -278,9 +259,10 @@ __device__ inline float tile_product(const std::byte* slot, const TileInput& x, 
   RawBlock blocks[2];  // t and t + 4
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    read_piece<L::kPiece.low>(slot + tile_place<L::kPiece.low>(g, t + 4 * i), 0, blocks[i].low);
-    if constexpr (L::kPiece.high != 0)
-      read_piece<L::kPiece.high>(slot + L::kHigh + tile_place<L::kPiece.high>(g, t + 4 * i), 0, blocks[i].high);
+    read_piece<16>(slot + L::kHalf * i, 0, blocks[i].low);
+    if constexpr (L::kPiece.high == 16) read_piece<16>(slot + L::kHigh + L::kHalf * i, 0, blocks[i].high);
+    if constexpr (L::kPiece.high == 8 || L::kPiece.high == 4)
+      read_piece<L::kPiece.high>(slot + L::kHigh + place_in_plane<L::kPiece.high>(g, t + 4 * i, lane), 0, blocks[i].high);
   }
   int first[4] = {}, second[4] = {};
   int(&of_second)[4] = kApart ? second : first;
@@ -309,8 +291,8 @@ __device__ inline float tile_product(const std::byte* slot, const TileInput& x, 
   constexpr float kUnit = kHighInPlace<T> ? 1.0f / 16 : 1.0f;
   constexpr uint32_t kOnes = 0x01010101u;
   uint32_t scales = 0, super[4];
-  if constexpr (L::kPiece.scale == 2) read_piece<4>(slot + L::kScale + tile_place<2>(g, 2 * t), 0, &scales);
-  if constexpr (L::kSuperUnit != 0) read_piece<L::kSuperUnit>(slot + L::kSuper, g, super);
+  if constexpr (L::kPiece.scale == 2) read_piece<4>(slot + L::kScale + place_in_plane<2>(g, 2 * t, lane), 0, &scales);
+  if constexpr (L::kSuperUnit != 0) read_piece<L::kSuperUnit>(slot + super_place<T>(lane), 0, super);
   if constexpr (T == DType::Q4_K || T == DType::Q5_K) {
     const uint32_t bits[3] = {super[1] >> 8 * t, super[2] >> 8 * t, super[3] >> 8 * t};
     int of_codes = 0, minimums[2];
@@ -351,11 +333,14 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   // Sums of a task [2][8] that a warp has not all tiles of: where it begins before the warp's run, and where within.
   __shared__ float partial[kMaxChainWarps][2][2 * kTilePairs];
-  const unsigned ring = static_cast<unsigned>(__cvta_generic_to_shared(shared)) + lane_place(lane) +
-                        static_cast<unsigned>(args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes),
-                 last = ring + static_cast<unsigned>(kAhead * Kind::kSlotBytes);
-  __shared__ uint32_t rows[kMaxChainWarps][kTilePairs];
-  TileCursor<Kind> next(args, rows[warp], warp, lane);
+  // The slots' places for this lane. With a part of the address that is the same for all lanes ptxas 13.0 writes copies with a cache hint
+  // that no GPU can execute (LDGSTS with a descriptor in an odd register): by threadIdx.y, which is 0, it does not see such a part.
+  const auto place_of = [&](int slot) {
+    const int at = args.front_bytes + (warp * Kind::kSlots + slot) * Kind::kSlotBytes + lane_place(lane);
+    return (static_cast<unsigned>(__cvta_generic_to_shared(shared)) + static_cast<unsigned>(at)) ^ threadIdx.y;
+  };
+  const unsigned ring = place_of(0), last = place_of(kAhead);
+  TileCursor<Kind> next(args, warp, lane);
   unsigned slot = ring, before = last;
   const auto turn = [&] { return slot == last ? ring : slot + Kind::kSlotBytes; };
   const auto fill = [&]() TANDEM_FLAT {
@@ -377,7 +362,6 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
   run_stages<Kind>(args, shared, fill, [&](int s, const float2* turns) TANDEM_FLAT {
     const ChainStage& stage = args.stages[s];
     const TileRun run(stage, warp);
-    const TilePlaces places(shared, stage.k, lane);
     int open = -1;  // the block's task that the run begins and does not end
 #pragma unroll 1
     for (int at = run.first; at < run.last;) {
@@ -387,15 +371,15 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
       const int task = TileRun::task(number), target = target_of(stage, task);
       float sums[2] = {};
       Kind::for_type(stage.targets[target].w.dtype, [&]<DType T>() TANDEM_FLAT {
-        TileInput x;
+        TileInput x(shared, stage.k, begin, static_cast<unsigned>(lane));
         const auto add = [&]<int kSecond>(int tile) TANDEM_FLAT {
           wait_copies<kAhead - 1>();
           __syncwarp();  // the lanes' copies are there for all, and all have read the slot that is filled now
           next.template request<(kAhead + kSecond) % 2>(before);
           commit_copies();
-          if constexpr (kSecond == 0) x.load(places, tile);
+          if constexpr (kSecond == 0) x.load();
           sums[kSecond] +=
-              tile_product<T>(static_cast<const std::byte*>(__cvta_shared_to_generic(slot - lane_place(lane))), x, tile, lane);
+              tile_product<T>(static_cast<const std::byte*>(__cvta_shared_to_generic(slot)), x, tile, lane);
           before = slot;
           slot = turn();
         };
@@ -423,6 +407,7 @@ __device__ TANDEM_FLAT inline void run_tile_chain(const ChainArgs& args, std::by
     __syncthreads();
     if (open < 0 || lane >= kTilePairs) return;
     float sums[2] = {partial[warp][1][lane], partial[warp][1][kTilePairs + lane]};
+#pragma unroll 4
     for (int other = warp + 1; other * run.length < (open + 1) * run.n_task_tiles; ++other) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) sums[r] += partial[other][0][r * kTilePairs + lane];

@@ -62,7 +62,7 @@ std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split)
   if (f.kv_on_host == Toggle::automatic && !f.n_kv_layers_gpu && !f.kv_prefetched && !f.kv_split &&
       !r.kv.stays_on_host()) {
     caches = {CacheBesideLayers{}, CacheOnHost{}};
-    if (may_prefetch) caches.push_back(PrefetchedCache{});
+    if (may_prefetch) caches.insert(caches.end(), {PrefetchedCache{}, CacheOnHost{true}});
     for (int64_t parts : {2, 4, 8}) {
       const bool may_split = r.graphs.front()->shape.max_sequences == 1 && !is_divided &&
                              !r.architecture.hparams().self_extend.on();
@@ -87,6 +87,9 @@ std::vector<OffloadChoice> open_choices_of(const FitRequest& r, SplitMode split)
         choice.split = split;
         choice.rows_prefill = said.rows_prefill;
         choice.rows_decode = said.rows_decode;
+        list.push_back(choice);
+        if (s != Streaming::prefill || !may_prefetch || cache != CacheChoice(CacheBesideLayers{})) continue;
+        choice.cache = CacheBesideLayers{true};
         list.push_back(choice);
       }
     }

@@ -202,14 +202,16 @@ std::string cache_summary(const Placement& placement) {
   if (const SplitKv* split = placement.split()) {
     return format("; the cache of the newest {} tokens there, older ones on the CPU", split->n_keep);
   }
-  bool prefetched = false, for_prompts = false, apart = false;
+  bool prefetched = false, for_prompts = false, apart = false, beside = false;
   for (const LayerPlacement& p : placement.layers) {
     if (const auto* kv = std::get_if<PrefetchedKv>(&p.kv))
       (kv->for_prefill_alone ? for_prompts : prefetched) = true;
+    beside |= !holder(p.kv).is_host();
     apart |= attends_on(p.kv, StepKind::decode).is_host() && !computes_on(p.weights, StepKind::decode).is_host();
   }
   return prefetched    ? "; the KV cache brought there from host memory"
-         : for_prompts ? "; the KV cache on the CPU, brought there for prompts"
+         : for_prompts ? (beside ? "; the CPU's part of the KV cache brought there for prompts"
+                                 : "; the KV cache on the CPU, brought there for prompts")
          : apart       ? "; the KV cache on the CPU"
                        : "";
 }

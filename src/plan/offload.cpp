@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/overloaded.h"
 #include "base/regex.h"
 #include "base/setting.h"
 #include "kv/hot_cache.h"
@@ -163,13 +164,13 @@ void prefetch_caches(Placement& placement, const Architecture& architecture) {
   }
 }
 
-// For the steps of prompts alone. Caches that later layers read, too, stay on the host.
+// What the host has of the cache, for the steps of prompts alone. Caches that later layers read, too, stay on the host.
 void prefetch_for_prompts(Placement& placement, const Architecture& architecture) {
   for (size_t i = 0; i < placement.layers.size(); ++i) {
     LayerPlacement& layer = placement.layers[i];
     const std::optional<GpuId> gpu = computes_on(layer.weights, StepKind::prefill).gpu();
     const KvShape shape = architecture.kv_shape(static_cast<int>(i));
-    if (gpu && shape.has_rows() && !shape.is_shared) layer.kv = PrefetchedKv{*gpu, true};
+    if (holder(layer.kv).is_host() && gpu && shape.has_rows() && !shape.is_shared) layer.kv = PrefetchedKv{*gpu, true};
   }
 }
 
@@ -373,6 +374,13 @@ bool keeps_on_gpus(const CacheChoice& cache) {
   return std::holds_alternative<CacheBesideLayers>(cache) || std::holds_alternative<SplitCache>(cache);
 }
 
+bool is_brought_for_prompts(const CacheChoice& cache) {
+  return std::visit(Overloaded{[](const CacheBesideLayers& beside) { return beside.for_prompts_on_gpus; },
+                               [](const CacheOnHost& on_host) { return on_host.for_prompts_on_gpus; },
+                               [](const auto&) { return false; }},
+                    cache);
+}
+
 bool streams(const OffloadOptions& options) {
   return options.stream == Toggle::on || options.gpu_weights_percent || options.cpu_offload_gib ||
          options.gpu_rows.value_or(1) < 1;
@@ -419,8 +427,7 @@ Placement place(const Architecture& architecture, const std::deque<Weight>& weig
     if (choice.split == SplitMode::tensor) divide_layers_over(placement, shares);
   }
   if (std::holds_alternative<PrefetchedCache>(choice.cache)) prefetch_caches(placement, architecture);
-  const auto* on_host = std::get_if<CacheOnHost>(&choice.cache);
-  if (on_host && on_host->for_prompts_on_gpus) prefetch_for_prompts(placement, architecture);
+  if (is_brought_for_prompts(choice.cache)) prefetch_for_prompts(placement, architecture);
   if (choice.chosen_experts) leave_experts_on_disk(placement, weights);
   placement.n_expert_bytes = choice.n_expert_bytes;
   place_on_disk(placement, choice.n_disk_layers);

@@ -22,6 +22,7 @@ std::string_view split_name(SplitMode split);
 
 // Where the caches of layers on GPUs are.
 struct CacheBesideLayers {
+  bool for_prompts_on_gpus = false;  // of the host's layers that GPUs compute for prompts: brought there, where they then attend
   auto operator<=>(const CacheBesideLayers&) const = default;
 };
 struct CacheOnHost {
@@ -40,6 +41,8 @@ struct SplitCache {
 using CacheChoice = std::variant<CacheBesideLayers, CacheOnHost, PrefetchedCache, SplitCache>;
 // Whether some of it stays on the GPUs.
 bool keeps_on_gpus(const CacheChoice& cache);
+// Whether what the host has of it is brought to GPUs for the steps of prompts, and for no others.
+bool is_brought_for_prompts(const CacheChoice& cache);
 
 // One way to fill in what the options leave open.
 struct OffloadChoice {

@@ -44,6 +44,7 @@ TEST_F(Batches, AnyPlacement) {
     for (const OffloadChoice& choice :
          {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}}, OffloadChoice{4, CacheOnHost{true}},
           OffloadChoice{4, {}, 2}, OffloadChoice{1, CacheOnHost{true}, 0, Streaming::prefill},
+          OffloadChoice{2, CacheBesideLayers{true}, 0, Streaming::prefill},
           OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
           OffloadChoice{1, {}, 0, Streaming::always}, OffloadChoice{.n_disk_layers = 3},
           OffloadChoice{.n_gpu_layers = 2, .streaming = Streaming::prefill, .n_disk_layers = 2}}) {

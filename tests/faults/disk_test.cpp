@@ -82,7 +82,7 @@ TEST_F(Disk, EveryPlacement) {
     for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
       for (int64_t n_gpu_layers : {0, 5, 17}) {
         for (const CacheChoice& cache :
-             {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}), CacheChoice(CacheOnHost{true}),
+             {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}), CacheChoice(CacheOnHost{true}), CacheChoice(CacheBesideLayers{true}),
               CacheChoice(PrefetchedCache{})}) {
           for (int64_t n_disk : {2, 7, 16}) {
             SCOPED_TRACE(std::string(streaming_name(streaming)) + " -ngl " + std::to_string(n_gpu_layers) +

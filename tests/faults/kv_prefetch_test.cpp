@@ -92,6 +92,40 @@ TEST_F(KvPrefetch, ForPromptsAloneIfTheHostDecodes) {
   }
 }
 
+// So is the part of the layers that are on the host, if their weights are brought for prompts too; the others' stays on the GPU.
+TEST_F(KvPrefetch, ForPromptsTheHostsLayersAlone) {
+  for (const DType cache : {DType::F16, DType::Q8_0, DType::KIVI2}) {
+    const std::vector<float> expected = cpu_logits(cache);
+    for (const int64_t n_gpu_layers : {0, 2, 4}) {
+      SCOPED_TRACE(std::string(dtype_name(cache)) + " -ngl " + std::to_string(n_gpu_layers));
+      uint64_t fetched[2];
+      for (const bool for_prompts : {false, true}) {
+        test::SimDevice sim({.copy_bytes_per_s = 3e8});
+        const std::vector<Device*> devices{host_.get(), &sim};
+        EngineOptions o = options({}, cache);
+        o.placement = place(model_->architecture(), model_->weights(), devices, {},
+                            {n_gpu_layers, CacheBesideLayers{for_prompts}, 0, Streaming::prefill});
+        Session s(*model_, devices, o);
+        EXPECT_EQ(logits(s), expected);
+        EXPECT_EQ(sim.used_bytes(), s.placement().bytes.devices[1].total());
+        const uint64_t before = sim.fetched_bytes();
+        decode_one(s);
+        EXPECT_EQ(sim.fetched_bytes(), before);
+        s.append(prompt(33));
+        fetched[for_prompts] = sim.fetched_bytes() - before;
+        for (size_t layer = 0; layer < kLayers; ++layer) {
+          const KvHome& home = o.placement.layers[layer].kv;
+          const bool on_gpu = static_cast<int64_t>(layer) >= kLayers - n_gpu_layers;
+          EXPECT_EQ(holder(home).is_host(), !on_gpu);
+          EXPECT_EQ(attends_on(home, StepKind::prefill).is_host(), !on_gpu && !for_prompts);
+          EXPECT_EQ(attends_on(home, StepKind::decode).is_host(), !on_gpu);
+        }
+      }
+      EXPECT_GT(fetched[true], fetched[false]);
+    }
+  }
+}
+
 // With memory for everything but the slots.
 TEST_F(KvPrefetch, NotForPromptsWhereTheGpuHasNoRoom) {
   test::SimDevice sim({});

@@ -54,7 +54,7 @@ TEST_F(Sequences, EachHasTheLogitsOfItselfAlone) {
     for (const OffloadChoice& choice :
          {OffloadChoice{}, OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
           OffloadChoice{4, CacheOnHost{true}}, OffloadChoice{2, CacheOnHost{true}, 0, Streaming::prefill},
-          OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
+          OffloadChoice{2, CacheBesideLayers{true}, 0, Streaming::prefill}, OffloadChoice{2, PrefetchedCache{}, 0, Streaming::prefill},
           OffloadChoice{1, {}, 0, Streaming::always}}) {
       SCOPED_TRACE("-ngl " + std::to_string(choice.n_gpu_layers));
       EngineOptions o = options(4);
@@ -136,7 +136,7 @@ TEST_F(Sequences, TimeMatchesThePrediction) {
       for (const OffloadChoice& choice :
            {OffloadChoice{2}, OffloadChoice{4}, OffloadChoice{4, CacheOnHost{}},
             OffloadChoice{4, CacheOnHost{true}}, OffloadChoice{3, PrefetchedCache{}}, OffloadChoice{1, {}, 0, Streaming::prefill},
-            OffloadChoice{1, {}, 0, Streaming::always}}) {
+            OffloadChoice{1, CacheBesideLayers{true}, 0, Streaming::prefill}, OffloadChoice{1, {}, 0, Streaming::always}}) {
         SCOPED_TRACE(std::to_string(n) + " sequences, -ngl " + std::to_string(choice.n_gpu_layers) + " " +
                      std::string(streaming_name(choice.streaming)));
         const StepLoad load{n, n, kPast, n};

@@ -236,9 +236,9 @@ TEST_F(GpuSplit, StreamedWeightsAndCachesAgreeWithTheCpu) {
       for (Streaming streaming : {Streaming::prefill, Streaming::always}) {
         for (int64_t n_gpu_layers : {0, 2}) {
           for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
-                                           CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{})}) {
+                                           CacheChoice(CacheBesideLayers{true}), CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{})}) {
             const bool is_quick = dtype == DType::F32
-                                      ? n_gpu_layers == 2 && cache != CacheChoice(CacheOnHost{})
+                                      ? n_gpu_layers == 2 && is_brought_for_prompts(cache)
                                       : n_gpu_layers == 0 && cache == CacheChoice(CacheBesideLayers{}) &&
                                             streaming == Streaming::always;
             if (on_short_list() && !is_quick) continue;

@@ -418,11 +418,11 @@ TEST_F(Schedules, NoCommandComesTooEarly) {
   for (const Model* model : {dense_.get(), moe_.get(), stage_.get()}) {
     for (int n_gpus : {1, 2}) {
       for (const size_t n_slots : {1, 2, 3}) {
-        for (const Streaming streaming : {Streaming::none, Streaming::always}) {
+        for (const Streaming streaming : {Streaming::none, Streaming::prefill, Streaming::always}) {
           for (int64_t n_gpu_layers : {0, 1, 3, 6}) {
             for (int64_t n_disk : {0, 1, 2, 5}) {
               for (const CacheChoice& cache : {CacheChoice(CacheBesideLayers{}), CacheChoice(CacheOnHost{}),
-                                               CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{}),
+                                               CacheChoice(CacheBesideLayers{true}), CacheChoice(CacheOnHost{true}), CacheChoice(PrefetchedCache{}),
                                                CacheChoice(SplitCache{32})}) {
                 for (const double rows : {1.0, 0.5}) {
                   SCOPED_TRACE(format("{}, {} GPUs, {} slots, {}, -ngl {}, {} on disk, cache {}, rows {:g}",

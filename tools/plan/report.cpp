@@ -60,7 +60,9 @@ std::string rows_text(const OffloadChoice& c) {
 // Home of the KV cache; the legend below the table explains the last three.
 std::string cache_text(bool gpu, const OffloadChoice& c) {
   if (!gpu) return "CPU";
-  return std::visit(Overloaded{[](const CacheBesideLayers&) -> std::string { return "GPU"; },
+  return std::visit(Overloaded{[](const CacheBesideLayers& beside) -> std::string {
+                                 return beside.for_prompts_on_gpus ? "GPU+" : "GPU";
+                               },
                                [](const CacheOnHost& on_host) -> std::string {
                                  return on_host.for_prompts_on_gpus ? "CPU+" : "CPU";
                                },
@@ -78,11 +80,13 @@ std::string legend_text(const PlanReport& r) {
   std::string text;
   if (has([](const OffloadChoice& c) { return std::holds_alternative<PrefetchedCache>(c.cache); }))
     text += "KV fetched: in host memory, copied to the GPU for every step, ahead of use\n";
-  const auto for_prompts = [](const OffloadChoice& c) {
-    const auto* on_host = std::get_if<CacheOnHost>(&c.cache);
-    return on_host && on_host->for_prompts_on_gpus;
+  const auto for_prompts = [](bool on_host) {
+    return [=](const OffloadChoice& c) {
+      return is_brought_for_prompts(c.cache) && std::holds_alternative<CacheOnHost>(c.cache) == on_host;
+    };
   };
-  if (has(for_prompts)) text += "KV CPU+: in host memory, copied to the GPU for the steps of prompts\n";
+  if (has(for_prompts(true))) text += "KV CPU+: in host memory, copied to the GPU for the steps of prompts\n";
+  if (has(for_prompts(false))) text += "KV GPU+: beside the layers; of those on the CPU copied to the GPU for the steps of prompts\n";
   if (has([](const OffloadChoice& c) { return std::holds_alternative<SplitCache>(c.cache); }))
     text += "KV GPU N: the newest N tokens on the GPU, older ones on the CPU\n";
   return text;
@@ -383,12 +387,11 @@ std::string plan_json(const PlanReport& r) {
     const SessionPlan& p = r.plans[i];
     const CacheChoice& cache = p.fit.choice.cache;
     const auto* split = std::get_if<SplitCache>(&cache);
-    const auto* on_host = std::get_if<CacheOnHost>(&cache);
     page["plans"].push_back({{"n_gpu_layers", p.fit.choice.n_gpu_layers},
                              {"n_cpu_moe", p.fit.choice.n_cpu_moe},
                              {"n_cached_experts", p.fit.choice.n_cached_experts},
-                             {"kv_on_host", on_host != nullptr},
-                             {"kv_for_prompts", on_host && on_host->for_prompts_on_gpus},
+                             {"kv_on_host", std::holds_alternative<CacheOnHost>(cache)},
+                             {"kv_for_prompts", is_brought_for_prompts(cache)},
                              {"kv_prefetched", std::holds_alternative<PrefetchedCache>(cache)},
                              {"kv_split", split ? split->n_keep : 0},
                              {"split_mode", split_name(p.fit.choice.split)},
