@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/options/options.h"
@@ -62,8 +63,9 @@ std::string help_hint(const CLI::App& app, const std::vector<std::string>& argum
 
 // Reports an error that ends the program. Not log_error: --log-disable must not hide it.
 int report(const std::string& message, ErrorCode code) {
-  const std::string line = printable(message, message.size());  // a file name may contain a line break
-  fprintf(stderr, "tandem: error: %s\n", line.c_str());
+  const std::string line = "tandem: error: " + printable(message, message.size());  // a file name may contain a line break
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  fprintf(stderr, "%s\n", terminal ? wrapped_words(line, terminal_columns(STDERR_FILENO)).c_str() : line.c_str());
   return exit_code(code);
 }
 

@@ -124,6 +124,16 @@ bool may_save_cache(const RunOptions& options) {
   }
 }
 
+// A prompt that cannot be saved is no reason to lose the answer either.
+void save_prompt(const Session& session, const std::string& path) {
+  try {
+    save_session(session, path);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::io) throw;
+    log_warning("{}; the prompt was not saved", message_of(e));
+  }
+}
+
 // Where the text goes: to stdout, on a terminal without words broken at its edge, or as events.
 class TextSink {
  public:
@@ -311,13 +321,13 @@ void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
     const bool read = n_done == n_rest;
     if (read && prompt_later) show_prompt();
     if (read && update && !options.prompt_cache_all && !cached.complete)
-      save_session(session, options.prompt_cache);
+      save_prompt(session, options.prompt_cache);
   };
   callbacks.interrupted = [] { return interrupted(); };
   GenerateStats stats;
   try {
     stats = generate(session, sampler, rest, generation, callbacks, speculation.get());
-    if (update && options.prompt_cache_all) save_session(session, options.prompt_cache);
+    if (update && options.prompt_cache_all) save_prompt(session, options.prompt_cache);
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error&) {

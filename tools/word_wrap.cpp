@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "tools/markdown/glyphs.h"
 
 namespace tandem::tools {
 namespace {
@@ -13,10 +14,18 @@ namespace {
 size_t width_of(std::string_view character) {
   utf8proc_int32_t code = 0;
   utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()), static_cast<utf8proc_ssize_t>(character.size()), &code);
-  return static_cast<size_t>(std::max(utf8proc_charwidth(code), 0));
+  return static_cast<size_t>(columns_of(code));
 }
 
 }  // namespace
+
+void WordWrap::resize(size_t columns) {
+  if (columns < columns_ && column_ > columns) {
+    lost_ = true;
+    moves_ = false;
+  }
+  columns_ = columns;
+}
 
 std::string WordWrap::add(std::string_view text) {
   std::string bytes;
@@ -26,7 +35,7 @@ std::string WordWrap::add(std::string_view text) {
     if (character == "\n" || character == "\r") {
       bytes += character;
       column_ = 0;
-      in_word_ = false;
+      in_word_ = lost_ = broken_ = false;
     } else if (character == "\t") {
       bytes += character;
       column_ = std::max(column_, std::min(column_ / 8 * 8 + 8, columns_ - 1));  // at the last stop a tab does nothing
@@ -44,26 +53,45 @@ void WordWrap::add_character(std::string_view character, size_t width, std::stri
     word_ += character;
     return;
   }
-  if (column_ + width > columns_) column_ = 0, moves_ = false;  // the terminal begins a row
   const bool is_word = width == 1 && character != " ";
+  if (break_row(character, is_word, bytes)) return;
   if (is_word && !in_word_) {
     word_.clear();
     word_width_ = 0;
     moves_ = column_ > 0;
   }
   in_word_ = is_word;
-  // The last column is for the space behind a word.
-  if (is_word && moves_ && column_ + width >= columns_) {
-    if (word_width_ > 0) bytes += format("\x1b[{}D", word_width_);
-    bytes += std::string(columns_ - column_ + word_width_, ' ') + word_;
-    column_ = word_width_;
-    moves_ = false;
-  }
   bytes += character;
   column_ += width;
   if (!is_word) return;
   word_ += character;
   word_width_ += width;
+}
+
+// Begins a row where the character wants one, by a line break where that is at a space. Returns whether this was the space.
+bool WordWrap::break_row(std::string_view character, bool is_word, std::string& bytes) {
+  const bool is_space = character == " ";
+  if (is_space && broken_ && column_ == 0) return true;  // more of the space that became a line break
+  const size_t width = is_word || is_space ? 1 : 2;
+  if (!(lost_ && is_space) && column_ + width <= columns_) return false;
+  if (is_space || (is_word && !in_word_)) {
+    bytes += '\n';
+    column_ = 0;
+    lost_ = in_word_ = false;
+    broken_ = true;
+    return is_space;
+  }
+  if (is_word && moves_) {
+    const size_t start = column_ - word_width_;
+    bytes += format("\r\x1b[{}C\x1b[K\n{}", start, word_);
+    column_ = word_width_;
+    moves_ = false;
+    broken_ = true;
+    return false;
+  }
+  column_ = 0;  // the terminal begins a row
+  broken_ = false;
+  return false;
 }
 
 }  // namespace tandem::tools

@@ -1,8 +1,8 @@
 // WordWrap: text on a terminal as it comes, without words that are broken at the window's edge.
 //
-// A word that reaches the last column moves to the next row: spaces take its place, behind which the terminal itself begins a row. So
-// what is copied from the window has no line breaks but those of the text. Words that are wider than the window are broken; wide
-// characters are words of their own.
+// A word that passes the last column moves to the next row, and the space before it becomes a line break, behind which the cursor is
+// where it is thought to be, whatever happened in the row: a window that became narrower, a key that was typed, a character whose width
+// the terminal sees in another way. Words that are wider than the window are broken by the terminal; wide characters are words.
 //
 // Nothing is written here: add() returns the bytes to send. One thread.
 #pragma once
@@ -22,14 +22,17 @@ class WordWrap {
   std::string add(std::string_view text);
   // What was added so far stays where it is, for instance because what follows has another color.
   void keep() { moves_ = false; }
-  // The window has another width.
-  void resize(size_t columns) { columns_ = columns; }
+  // The window has another width. If it became too narrow for the row, the next word begins a new one.
+  void resize(size_t columns);
 
  private:
   void add_character(std::string_view character, size_t width, std::string& bytes);
+  bool break_row(std::string_view character, bool is_word, std::string& bytes);
 
   size_t columns_;
   size_t column_ = 0;      // of the cursor; columns_ where the terminal begins a row before the next character
+  bool lost_ = false;      // the terminal has broken the row anew
+  bool broken_ = false;    // the row begins where a space was
   bool in_word_ = false;   // the last character is one of a word
   bool moves_ = false;     // which can move
   std::string word_;

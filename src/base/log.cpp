@@ -71,8 +71,10 @@ void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments)
           terminal ? wrapped_words(harmless(line), terminal_columns(STDERR_FILENO)).c_str() : line.c_str());
   g_status_shown = false;
   if (g_file) {
-    fprintf(g_file.get(), "%s\n", line.c_str());
-    fflush(g_file.get());
+    if (fprintf(g_file.get(), "%s\n", line.c_str()) < 0 || fflush(g_file.get()) != 0) {
+      fprintf(stderr, "tandem: warning: the log file cannot be written, and is left as it is: %s\n", strerror(errno));
+      g_file.reset();
+    }
   }
 }
 

@@ -260,8 +260,15 @@ void Runtime::place(const Explain& before_allocation) {
 void Runtime::warn_of_long_context() const {
   const Hparams& h = model_.hparams();
   const int64_t n_usable = h.n_ctx_usable();
-  if (!options_.context.n_ctx_given || options_.model.rope.scales() || shape_.n_ctx_sequence <= n_usable)
+  const RopeOverrides& rope = options_.model.rope;
+  if (!options_.context.n_ctx_given || shape_.n_ctx_sequence <= n_usable) return;
+  if (rope.scales()) {  // of a base or a frequency nobody knows how far it reaches
+    const auto reach = static_cast<int64_t>(static_cast<double>(h.n_ctx_train) * rope.scale.value_or(0.0f));
+    if (!rope.scale || rope.freq_base || rope.freq_scale || shape_.n_ctx_sequence <= reach) return;
+    log_warning("{}: the {} tokens that the model was trained with, scaled by {:g}, reach {}, and it is likely to fail beyond them",
+                setting_text(Setting::n_ctx, shape_.n_ctx), h.n_ctx_train, *rope.scale, reach);
     return;
+  }
   const std::string n_ctx = setting_text(Setting::n_ctx, shape_.n_ctx);
   if (h.self_extend.on()) {
     log_warning(

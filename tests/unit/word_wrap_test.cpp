@@ -30,7 +30,9 @@ TEST(WordWrap, WordsMoveToTheNextRow) {
   EXPECT_EQ(shown({"It was winter. Sn", "ow", " fell"}, 17), (Lines{"It was winter.", "Snow fell"}));
   EXPECT_EQ(shown({"abcd efg"}, 9), (Lines{"abcd efg"}));
   EXPECT_EQ(shown({"abcd efg h"}, 9), (Lines{"abcd efg", "h"}));
-  EXPECT_EQ(shown({"abcd efgh i"}, 9), (Lines{"abcd", "efgh i"}));  // a column for the space
+  EXPECT_EQ(shown({"abcd efgh i"}, 9), (Lines{"abcd efgh", "i"}));
+  EXPECT_EQ(shown({"abcd efghi  j"}, 9), (Lines{"abcd", "efghi  j"}));
+  EXPECT_EQ(shown({"abcd efgh   i"}, 9), (Lines{"abcd efgh", "i"}));
 }
 
 TEST(WordWrap, LinesOfTheTextStayLines) {
@@ -40,14 +42,19 @@ TEST(WordWrap, LinesOfTheTextStayLines) {
 }
 
 TEST(WordWrap, WordsWiderThanTheWindowAreBroken) {
-  EXPECT_EQ(shown({"see abcdefghijklmnop end"}, 8), (Lines{"see", "abcdefgh", "ijklmnop", " end"}));
+  EXPECT_EQ(shown({"see abcdefghijklmnop end"}, 8), (Lines{"see", "abcdefgh", "ijklmnop", "end"}));
   EXPECT_EQ(shown({"abcdefgh"}, 3), (Lines{"abc", "def", "gh"}));
 }
 
 TEST(WordWrap, WideCharactersAndMarks) {
   EXPECT_EQ(shown({"ab \u4e16\u754c\u4e16 c"}, 8), (Lines{"ab \u4e16\u754c", "\u4e16 c"}));
-  EXPECT_EQ(shown({"abc cafe\u0301s x"}, 9), (Lines{"abc", "cafe\u0301s x"}));
-  EXPECT_EQ(shown({"abc caf", "e", "\u0301", "s"}, 9), (Lines{"abc", "cafe\u0301s"}));
+  EXPECT_EQ(shown({"abc cafe\u0301s x"}, 8), (Lines{"abc", "cafe\u0301s x"}));
+  EXPECT_EQ(shown({"abc caf", "e", "\u0301", "sx"}, 9), (Lines{"abc", "cafe\u0301sx"}));
+  // Hindi: vowel signs beside their consonant have a column, those above and below it have none.
+  WordWrap hindi(11);
+  EXPECT_EQ(hindi.add("\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u093e\u0925"), "\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u093e\u0925");
+  EXPECT_EQ(hindi.add(" a"), " a");
+  EXPECT_EQ(hindi.add("b c"), "\r\x1b[10C\x1b[K\nab c") << "5 + 1 + 3 + 1 columns before it";
 }
 
 TEST(WordWrap, WhatIsKeptDoesNotMove) {
@@ -59,14 +66,23 @@ TEST(WordWrap, WhatIsKeptDoesNotMove) {
   EXPECT_EQ(screen.lines(), (Lines{"abc defg", "hi k"}));
 }
 
+// What is in the row stays; what follows is in order again at the next space.
 TEST(WordWrap, AWindowThatChangesItsWidth) {
-  test::Screen screen(5, 12);
-  WordWrap wrap(12);
-  screen.feed(wrap.add("abc "));
-  screen.resize(5, 8);
-  wrap.resize(8);
-  screen.feed(wrap.add("defg hi"));
-  EXPECT_EQ(screen.lines(), (Lines{"abc", "defg hi"}));
+  for (const int columns : {6, 8, 11, 12, 30}) {
+    test::Screen screen(8, 12);
+    WordWrap wrap(12);
+    screen.feed(wrap.add("abc defg h"));
+    screen.resize(8, columns);
+    wrap.resize(static_cast<size_t>(columns));
+    std::string bytes = wrap.add("i jk lm nop q rs tu v w x");
+    for (size_t at = 0; (at = bytes.find('\n', at)) != bytes.npos; at += 2) bytes.replace(at, 1, "\r\n");
+    screen.feed(bytes);
+    const std::string text = screen.text();
+    for (const std::string word : {"jk", "lm", "nop", "q", "rs", "tu", "v", "w", "x"}) {
+      EXPECT_EQ(screen.count(word), 1) << word << " in " << columns << " columns:\n" << text;
+    }
+    EXPECT_EQ(text.find("  "), text.npos) << text;
+  }
 }
 
 // Whatever the pieces: the words of a text in its order, none broken, rows as full as they can be.
@@ -80,9 +96,9 @@ TEST(WordWrap, RandomTexts) {
     size_t width = 0;
     for (int w = 0; w < 30; ++w) {
       std::string word;
-      const size_t n = 1 + below(static_cast<size_t>(columns) - 1);
+      const size_t n = 1 + below(static_cast<size_t>(columns));
       for (size_t c = 0; c < n; ++c) word += below(8) == 0 ? "\u00e9" : std::string(1, static_cast<char>('a' + below(26)));
-      if (width > 0 && width + 1 + n >= static_cast<size_t>(columns)) {
+      if (width > 0 && width + 1 + n > static_cast<size_t>(columns)) {
         wanted.emplace_back();
         width = 0;
       } else if (w > 0) {

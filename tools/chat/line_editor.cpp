@@ -216,10 +216,12 @@ LineEditor::Line LineEditor::Impl::read_edited(const std::string& initial) {
   stop_echo();
   say(kPasteOff);
   if (was_interrupted) {
+    const LineInfo* const typed = el_line(edit);
+    std::string text(typed->buffer, typed->lastchar);
     el_reset(edit);
     fputs("\n", out);
     fflush(out);
-    return {End::interrupted, ""};
+    return {End::interrupted, std::move(text)};
   }
   if (line == nullptr || n <= 0) {
     if (n < 0 && error != 0 && error != EIO && ending_signal() == 0)
@@ -239,7 +241,7 @@ LineEditor::Line LineEditor::Impl::read_plain() {
   was_interrupted = false;
   for (char c;;) {
     const int n = next_byte(c);
-    if (n < 0 && was_interrupted) return {End::interrupted, ""};
+    if (n < 0 && was_interrupted) return {End::interrupted, text};
     if (n <= 0) return {text.empty() ? End::end_of_input : End::line, text};
     if (c == '\n') return {End::line, text};
     if (text.size() >= kMaxStreamBytes) {

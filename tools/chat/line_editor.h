@@ -41,7 +41,7 @@ class LineEditor {
   enum class End { line, end_of_input, interrupted };
   struct Line {
     End end;
-    std::string text;  // UTF-8, without the last newline
+    std::string text;  // UTF-8, without the last newline; of an interrupted one, what was typed of it
   };
 
   explicit LineEditor(LineEditorOptions options);

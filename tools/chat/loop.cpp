@@ -148,6 +148,10 @@ void ChatLoop::interactive(const Interactive& how) {
     clear_interrupt();
     if (line.end == LineEditor::End::end_of_input) return;
     if (line.end == LineEditor::End::interrupted) {
+      if (!line.text.empty()) {  // which is gone now; the conversation stays
+        interrupted_before = false;
+        continue;
+      }
       if (interrupted_before) throw Error(ErrorCode::interrupted, "");
       interrupted_before = true;
       view_.note("(press Ctrl-C again to exit)");

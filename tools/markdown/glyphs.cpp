@@ -32,17 +32,24 @@ void append_character(Row& row, std::string_view bytes, Style style) {
     row.push_back({symbol_of(code), 1, style});
     return;
   }
-  const int width = utf8proc_charwidth(code);
-  if (width > 0) {
+  const int width = columns_of(code);
+  const bool is_mark = width == 0 || utf8proc_category(code) == UTF8PROC_CATEGORY_MC;
+  if (!is_mark) {
     row.push_back({std::string(bytes), width, style});
   } else if (!row.empty() && !is_break(row.back())) {
     row.back().text += bytes;
+    row.back().width += width;
   } else {
-    row.push_back({" " + std::string(bytes), 1, style});  // a mark needs something to stand on
+    row.push_back({" " + std::string(bytes), 1 + width, style});  // a mark needs something to stand on
   }
 }
 
 }  // namespace
+
+// As wcwidth() says, which terminals follow: vowel signs that stand beside their consonant, as in Hindi, have a column.
+int columns_of(int32_t code) {
+  return utf8proc_category(code) == UTF8PROC_CATEGORY_MC ? 1 : std::max(utf8proc_charwidth(code), 0);
+}
 
 void append_glyphs(Row& row, std::string_view text, Style style) {
   while (!text.empty()) {

@@ -37,6 +37,9 @@ struct Glyph {
 
 using Row = std::vector<Glyph>;
 
+// The columns that terminals take for a code point: 0 for a mark that is drawn over the character before it.
+int columns_of(int32_t code);
+
 // Appends the glyphs of a text. Control characters become visible symbols, so that a text cannot control the
 // terminal; "\n" stays, a tab becomes a space; what is not UTF-8 becomes U+FFFD.
 void append_glyphs(Row& row, std::string_view text, Style style = {});

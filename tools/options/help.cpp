@@ -1,8 +1,11 @@
 // Help pages: groups with headings, names on the left, wrapped text on the right, defaults in parentheses.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 
+#include "base/terminal.h"
 #include "base/text.h"
 #include "tools/options/arguments.h"
 #include "tools/options/positional.h"
@@ -11,8 +14,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr size_t kWidth = 100;
-constexpr size_t kTextColumn = 34;
+constexpr size_t kMaxWidth = 100, kMinWidth = 40;
 constexpr char kNoBreak = '\x01';  // non-breaking space
 
 // Breaks `text` at spaces so that no line passes `width`; a word longer than a line keeps one for itself.
@@ -31,18 +33,26 @@ std::vector<std::string> wrapped(const std::string& text, size_t width) {
   return lines;
 }
 
+// Columns of a page, and where the text beside a name begins: on a narrow one, below the name.
+struct PageLayout {
+  size_t width, text_column;
+  explicit PageLayout(size_t columns)
+      : width(std::clamp(columns, kMinWidth, kMaxWidth)), text_column(width < 72 ? 8 : 34) {}
+  size_t text_width() const { return width - text_column; }
+};
+
 // One entry: the name, and the text beside it, or below it if the name is long.
-std::string entry(const std::string& name, const std::string& text) {
+std::string entry(const PageLayout& layout, const std::string& name, const std::string& text) {
   std::string out = "  " + name;
-  const auto lines = wrapped(text, kWidth - kTextColumn);
+  const auto lines = wrapped(text, layout.text_width());
   if (lines.front().empty()) return out + "\n";
   size_t column = out.size();
-  if (column + 2 > kTextColumn) {
+  if (column + 2 > layout.text_column) {
     out += '\n';
     column = 0;
   }
   for (const std::string& line : lines) {
-    out += std::string(kTextColumn - column, ' ') + line + "\n";
+    out += std::string(layout.text_column - column, ' ') + line + "\n";
     column = 0;
   }
   return out;
@@ -66,7 +76,7 @@ std::string option_names(const CLI::Option& option) {
   return out;
 }
 
-std::string option_text(const CLI::Option& option) {
+std::string option_text(const PageLayout& layout, const CLI::Option& option) {
   std::string text = option.get_description();
   std::string value = option.get_default_str();
   if (value.size() >= 2 && value.front() == '[' && value.back() == ']')
@@ -75,7 +85,7 @@ std::string option_text(const CLI::Option& option) {
   const bool show = !value.empty() && option.get_expected_min() > 0 && option.get_type_size() != 0;
   if (option.get_required()) text += " (required)";
   if (show && !option.get_required()) {
-    const bool fits = value.size() + sizeof "(default: )" <= kWidth - kTextColumn;
+    const bool fits = value.size() + sizeof "(default: )" <= layout.text_width();
     text += std::string(" (default:") + (fits ? kNoBreak : ' ') + value + ")";
   }
   return text;
@@ -95,20 +105,25 @@ bool is_positional(const CLI::App& app, const CLI::Option& option) {
 
 class HelpFormatter : public CLI::Formatter {
  public:
+  explicit HelpFormatter(size_t columns) : layout_(columns) {}
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
     std::string out;
     std::string title = app->get_description();  // begins a page, unlike the text beside a command's name
     if (!title.empty()) title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
-    for (const std::string& line : wrapped(title, kWidth)) out += line + "\n";
+    for (const std::string& line : wrapped(title, layout_.width)) out += line + "\n";
     out += "\n" + usage(*app, name);
     out += positionals(*app) + commands(*app) + groups(*app);
     if (find_long(*app, "model")) {
-      out +=
-          "\nLong options can also be set in the environment (TANDEM_ARG_CTX_SIZE=4096) and in\n"
-          "~/.config/tandem/config.ini (ctx-size = 4096).\n";
+      out += "\n";
+      for (const std::string& line :
+           wrapped("Long options can also be set in the environment (TANDEM_ARG_CTX_SIZE=4096) and in "
+                   "~/.config/tandem/config.ini (ctx-size = 4096).",
+                   std::min<size_t>(layout_.width, 84))) {
+        out += line + "\n";
+      }
     }
     if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
-    return out;
+    return layout_.width < kMaxWidth ? wrapped_words(out, layout_.width) : out;  // usage and long names, too
   }
 
  private:
@@ -130,24 +145,24 @@ class HelpFormatter : public CLI::Formatter {
     return out + " [options]\n";
   }
 
-  static std::string positionals(const CLI::App& app) {
+  std::string positionals(const CLI::App& app) const {
     std::string out;
     for (const CLI::Option* option : app.get_options()) {
-      if (option->get_positional()) out += entry(positional_name(*option), option_text(*option));
+      if (option->get_positional()) out += entry(layout_, positional_name(*option), option_text(layout_, *option));
     }
     return out.empty() ? out : "\nArguments:\n" + out;
   }
 
-  static std::string commands(const CLI::App& app) {
+  std::string commands(const CLI::App& app) const {
     std::string out;
     for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-      out += entry(command->get_name(), command->get_description());
+      out += entry(layout_, command->get_name(), command->get_description());
     }
     return out.empty() ? out : "\nCommands:\n" + out;
   }
 
   // In the order added by the command, except that these two come last.
-  static std::string groups(const CLI::App& app) {
+  std::string groups(const CLI::App& app) const {
     std::vector<std::string> names = app.get_groups();
     const auto rank = [](const std::string& name) {
       return name == kNoEffectGroup ? 1 : name == "Options" ? 2 : 0;
@@ -159,13 +174,15 @@ class HelpFormatter : public CLI::Formatter {
       std::string entries;
       for (const CLI::Option* option : app.get_options()) {
         if (option->get_group() == name && option->nonpositional()) {
-          entries += entry(option_names(*option), option_text(*option));
+          entries += entry(layout_, option_names(*option), option_text(layout_, *option));
         }
       }
       if (!name.empty() && !entries.empty()) out += "\n" + name + ":\n" + entries;
     }
     return out;
   }
+
+  PageLayout layout_;
 };
 
 }  // namespace
@@ -189,7 +206,8 @@ std::string positional_usage(const CLI::App& command) {
 }
 
 std::shared_ptr<CLI::FormatterBase> make_help_formatter() {
-  return std::make_shared<HelpFormatter>();
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  return std::make_shared<HelpFormatter>(terminal ? terminal_columns(STDOUT_FILENO) : kMaxWidth);
 }
 
 }  // namespace tandem::tools
