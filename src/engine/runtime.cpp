@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/setting.h"
 #include "engine/held_weights.h"
+#include "engine/long_context.h"
 #include "engine/step_relay.h"
 #include "exec/expert_cache.h"
 #include "exec/expert_store.h"
@@ -245,7 +246,8 @@ void Runtime::place(const Explain& before_allocation) {
     spill_caches(fit_.placement, session_graphs(model_.architecture(), shape_).kv);
   }
   note_sparse_reads();
-  warn_of_long_context();
+  if (options_.context.n_ctx_given)
+    warn_of_long_context(model_.hparams(), options_.model.rope, shape_.n_ctx, shape_.n_ctx_sequence);
   warn_of_unused_expert_cache();
   for (const std::string& fallback : fit_.fallbacks) log_warning("runs on the CPU instead: {}", fallback);
   if (!before_allocation) return;
@@ -254,31 +256,6 @@ void Runtime::place(const Explain& before_allocation) {
   fit_.bytes = footprint(both, devices_, fit_.placement, graphs.kv);
   before_allocation(explain(
       {plan.architecture, plan.weights, plan.devices, plan.options, graphs.kv, both, plan.rates}, fit_));
-}
-
-// A model gets no better at longer texts than it was trained with, unless the user scales its positions.
-void Runtime::warn_of_long_context() const {
-  const Hparams& h = model_.hparams();
-  const int64_t n_usable = h.n_ctx_usable();
-  const RopeOverrides& rope = options_.model.rope;
-  if (!options_.context.n_ctx_given || shape_.n_ctx_sequence <= n_usable) return;
-  if (rope.scales()) {  // of a base or a frequency nobody knows how far it reaches
-    const auto reach = static_cast<int64_t>(static_cast<double>(h.n_ctx_train) * rope.scale.value_or(0.0f));
-    if (!rope.scale || rope.freq_base || rope.freq_scale || shape_.n_ctx_sequence <= reach) return;
-    log_warning("{}: the {} tokens that the model was trained with, scaled by {:g}, reach {}, and it is likely to fail beyond them",
-                setting_text(Setting::n_ctx, shape_.n_ctx), h.n_ctx_train, *rope.scale, reach);
-    return;
-  }
-  const std::string n_ctx = setting_text(Setting::n_ctx, shape_.n_ctx);
-  if (h.self_extend.on()) {
-    log_warning(
-        "{}: with {} and {}, the {} tokens that the model was trained with reach {}, and it is likely to "
-        "fail beyond them",
-        n_ctx, setting_text(Setting::self_extend, h.self_extend.factor),
-        setting_text(Setting::self_extend_width, h.self_extend.neighbours), h.n_ctx_train, n_usable);
-    return;
-  }
-  log_warning("{}: the model was trained with {} tokens, and is likely to fail beyond them", n_ctx, n_usable);
 }
 
 // Refuses sparse reads where nothing would be read sparsely, and says that they lose something.

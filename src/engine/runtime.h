@@ -125,7 +125,6 @@ class Runtime {
  private:
   void place(const Explain& before_allocation);
   void note_sparse_reads() const;
-  void warn_of_long_context() const;
   void warn_of_unused_expert_cache() const;
   void build();
   void build_cache(const KvConfig& kv);

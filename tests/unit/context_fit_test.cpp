@@ -335,6 +335,9 @@ TEST_F(ContextCommand, WarnsBeyondTheTrainedContext) {
   EXPECT_THAT(longer.out, HasSubstr("warning: -c 4096: the model was trained with 128 tokens"));
   EXPECT_THAT(run("-c 128").out, Not(HasSubstr("trained")));
   EXPECT_THAT(run("-c 4096 --rope-scaling yarn --rope-scale 32").out, Not(HasSubstr("trained")));
+  EXPECT_THAT(run("-c 4096 --rope-scaling yarn --rope-scale 16").out,
+              HasSubstr("warning: -c 4096: the 128 tokens that the model was trained with, scaled by 16, reach 2048, and it is likely"));
+  EXPECT_THAT(run("-c 4096 --rope-freq-base 1000000").out, Not(HasSubstr("trained")));
 }
 
 TEST_F(ContextCommand, SelfExtendMakesTheTrainedContextLonger) {
