@@ -124,16 +124,6 @@ bool may_save_cache(const RunOptions& options) {
   }
 }
 
-// A prompt that cannot be saved is no reason to lose the answer either.
-void save_prompt(const Session& session, const std::string& path) {
-  try {
-    save_session(session, path);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::io) throw;
-    log_warning("{}; the prompt was not saved", message_of(e));
-  }
-}
-
 // Where the text goes: to stdout, on a terminal without words broken at its edge, or as events.
 class TextSink {
  public:
@@ -311,6 +301,16 @@ void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
   generation.context_shift = options.context_shift && options.text.n_predict != -2;
   generation.stop = options.text.reverse_prompts;
   generation.n_logprobs = options.text.n_logprobs;
+  // A cache that cannot be written is no reason to lose the answer either: it ends the program after that.
+  std::optional<Error> unsaved;
+  const auto save_prompt = [&] {
+    try {
+      save_session(session, options.prompt_cache);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::io) throw;
+      unsaved = e;
+    }
+  };
   GenerateCallbacks callbacks;
   callbacks.chosen = [&](const Continuation::Choice& choice) {
     if (choice.logprobs) out.logprobs(*choice.logprobs);
@@ -321,13 +321,13 @@ void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
     const bool read = n_done == n_rest;
     if (read && prompt_later) show_prompt();
     if (read && update && !options.prompt_cache_all && !cached.complete)
-      save_prompt(session, options.prompt_cache);
+      save_prompt();
   };
   callbacks.interrupted = [] { return interrupted(); };
   GenerateStats stats;
   try {
     stats = generate(session, sampler, rest, generation, callbacks, speculation.get());
-    if (update && options.prompt_cache_all) save_prompt(session, options.prompt_cache);
+    if (update && options.prompt_cache_all) save_prompt();
   } catch (const ClosedPipe&) {
     throw;
   } catch (const Error&) {
@@ -341,6 +341,7 @@ void complete(RunOptions& options, const Prompt& source, const RunModel& r) {
   log_store(options.kv_store, store.get());
   expert_stats.save(session.executor());
   expert_trace.publish();
+  if (unsaved) throw Error(*unsaved);
   if (stats.reason == StopReason::interrupted) throw Error(ErrorCode::interrupted, "");
   check_complete(options.sampling, stats.reason, [&](const std::string& text) { out.note(text); });
 }

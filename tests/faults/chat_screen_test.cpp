@@ -47,7 +47,7 @@ TEST_F(ChatScreen, OnlyThePromptsMarkHasItsColor) {
 // What the shell writes afterwards has no color, however the chat ends.
 TEST_F(ChatScreen, NoColorOutlivesTheChat) {
   const std::vector<std::string> ways = {kCtrlD, kCtrlC + kCtrlC, "/exit" + kEnter,
-                                         "typed" + kCtrlC + kCtrlC};
+                                         "typed" + kCtrlC + kCtrlC + kCtrlC};
   for (const std::string& way : ways) {
     const auto t = start_in_shell({"-n", "8"});
     ASSERT_TRUE(t->wait_for_screen(prompt_waits)) << t->screen().text();
