@@ -17,9 +17,14 @@ struct ReadOnce {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   }
 };
-__device__ inline void copy_16_async(void* shared, const void* global, const ReadOnce& once) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "l"(once.policy) : "memory");
+// kBytes, 4 (without that hint) or 16, to an address of shared memory.
+template <int kBytes>
+__device__ inline void copy_async(unsigned to, const void* global, const ReadOnce& once) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "l"(once.policy) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(kBytes), "r"(kBytes) : "memory");
+  }
 }
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

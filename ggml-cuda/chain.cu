@@ -46,45 +46,32 @@ void launch_kernel(const ChainPlan& plan, const Kernel& kernel, int n_blocks, co
   args.front_bytes = plan.front_bytes;
   args.counters = context.counters + kCounters - 2;
   launch_together(kKernel, static_cast<unsigned>(n_blocks), 32 * static_cast<unsigned>(plan.n_warps),
-                  static_cast<size_t>(plan.front_bytes + plan.n_warps * kernel.ring_bytes), context.stream,
-                  args);
+                  static_cast<size_t>(plan.front_bytes + plan.n_warps * kernel.ring_bytes), context.stream, args);
 }
 
 template <class K, auto kKernel>
 Kernel kernel_of() {
-  Kernel kernel{reinterpret_cast<const void*>(kKernel),
-                launch_kernel<kKernel>,
-                K::has,
-                K::input_bytes,
-                K::kSlots * K::kSlotBytes,
-                K::kTaskPairs,
-                std::nullopt};
+  Kernel kernel{reinterpret_cast<const void*>(kKernel), launch_kernel<kKernel>, K::has, K::input_bytes,
+                K::kSlots * K::kSlotBytes, K::kTaskPairs, std::nullopt};
   if (!K::kFloats) kernel.encoding = K::kEncoding;
   return kernel;
 }
 template <DType... kDTypes>
-Kernel pairs() {
+Kernel kernel_for([[maybe_unused]] Chains chains) {
+  if constexpr (!ChainDTypes<kDTypes...>::kFloats) {
+    if (chains == Chains::of_tiles) return kernel_of<TileKind<kDTypes...>, tile_chain_kernel<TileKind<kDTypes...>>>();
+  }
   return kernel_of<ChainKind<kDTypes...>, chain_kernel<ChainKind<kDTypes...>>>();
-}
-template <DType... kDTypes>
-Kernel tiles() {
-  return kernel_of<TileKind<kDTypes...>, tile_chain_kernel<TileKind<kDTypes...>>>();
 }
 
 // The types of whole models, and the mixtures that K types come in.
+std::vector<Kernel> make_kernels(Chains chains) {
+  return {kernel_for<DType::F16>(chains),  kernel_for<DType::BF16>(chains),
+          kernel_for<DType::Q8_0>(chains), kernel_for<DType::Q4_0>(chains),
+          kernel_for<DType::Q4_K, DType::Q6_K>(chains), kernel_for<DType::Q5_K, DType::Q6_K>(chains)};
+}
 const std::vector<Kernel>& all_kernels(Chains chains) {
-  static const std::vector<Kernel> of_pairs{pairs<DType::F16>(),
-                                            pairs<DType::BF16>(),
-                                            pairs<DType::Q8_0>(),
-                                            pairs<DType::Q4_0>(),
-                                            pairs<DType::Q4_K, DType::Q6_K>(),
-                                            pairs<DType::Q5_K, DType::Q6_K>()};
-  static const std::vector<Kernel> of_tiles{pairs<DType::F16>(),
-                                            pairs<DType::BF16>(),
-                                            tiles<DType::Q8_0>(),
-                                            tiles<DType::Q4_0>(),
-                                            tiles<DType::Q4_K, DType::Q6_K>(),
-                                            tiles<DType::Q5_K, DType::Q6_K>()};
+  static const std::vector<Kernel> of_pairs = make_kernels(Chains::of_pairs), of_tiles = make_kernels(Chains::of_tiles);
   return chains == Chains::of_tiles ? of_tiles : of_pairs;
 }
 
@@ -138,13 +125,11 @@ class ChainBuilder {
     });
     if (kernels.empty()) return false;
     kernels_ = std::move(kernels);
-    plan_.front_bytes =
-        std::max(plan_.front_bytes, front_bytes(kernel()));  // the same for all: of one way to read the input
+    plan_.front_bytes = std::max(plan_.front_bytes, front_bytes(kernel()));  // the same for all: of one way to read the input
     return true;
   }
   bool fits(const Kernel& kernel, int front_bytes) const {
-    return static_cast<size_t>(front_bytes + plan_.n_warps * kernel.ring_bytes + kStaticBytes) <=
-           shared_limit(gpu_.compute_capability);
+    return static_cast<size_t>(front_bytes + plan_.n_warps * kernel.ring_bytes + kStaticBytes) <= shared_limit(gpu_.compute_capability);
   }
 
   // Of a matrix of m rows; all kernels that are left have tasks of one size.
@@ -163,11 +148,9 @@ class ChainBuilder {
     if (norm_ && overlap(norm_->stage.x, k, norm_->stage.normalized, k)) return false;
     // Where results go to what the norm is made of, which other blocks may still read, or what it makes is added to them, which other
     // blocks may not have stored, it has a stage of its own.
-    const bool alone =
-        norm_ && std::any_of(products.targets.begin(), products.targets.end(), [&](const MatvecTarget& t) {
-          return overlap(norm_->stage.x, k, t.y, t.w.m) ||
-                 overlap(norm_->stage.normalized, k, t.residual, t.w.m);
-        });
+    const bool alone = norm_ && std::any_of(products.targets.begin(), products.targets.end(), [&](const MatvecTarget& t) {
+      return overlap(norm_->stage.x, k, t.y, t.w.m) || overlap(norm_->stage.normalized, k, t.residual, t.w.m);
+    });
     if (plan_.stages.size() + (alone ? 2 : 1) > kChainStages) return false;
     const auto can = [&](const Kernel& kernel) {
       return std::all_of(products.targets.begin(), products.targets.end(),
@@ -195,9 +178,8 @@ class ChainBuilder {
   // Of the results of the last stage, which nothing else reads but as it leaves them.
   bool add_rotation(const ChainRope& rope) {
     const RopeKvCall& call = *rope.call;
-    if (norm_ || plan_.stages.empty() || plan_.rotation.stage >= 0 || call.n_pairs > kChainPairs)
-      return false;
-    if (call.pools[1].head_dim % 2 != 0) return false;     // a pair of values is of one head
+    if (norm_ || plan_.stages.empty() || plan_.rotation.stage >= 0 || call.n_pairs > kChainPairs) return false;
+    if (call.pools[1].head_dim % 2 != 0) return false;  // a pair of values is of one head
     if (plan_.stages.back().n_targets != 3) return false;  // queries, keys and values
     ChainStage& stage = plan_.stages.back();
     const auto target_with = [&](const float* y) {
@@ -207,10 +189,8 @@ class ChainBuilder {
       return int8_t{-1};
     };
     ChainRotation& rotation = plan_.rotation;
-    rotation.queries = target_with(call.q), rotation.keys = target_with(call.kv[0]),
-    rotation.values = target_with(call.kv[1]);
-    if (stage.mode != MatvecMode::linear || rotation.queries < 0 || rotation.keys < 0 || rotation.values < 0)
-      return false;
+    rotation.queries = target_with(call.q), rotation.keys = target_with(call.kv[0]), rotation.values = target_with(call.kv[1]);
+    if (stage.mode != MatvecMode::linear || rotation.queries < 0 || rotation.keys < 0 || rotation.values < 0) return false;
     if (rotation.queries == rotation.keys || rotation.keys == rotation.values) return false;  // nowhere yet
     rotation.stage = static_cast<int>(plan_.stages.size()) - 1;
     rotation.style = rope.style;
@@ -235,7 +215,8 @@ class ChainBuilder {
 // The first of `ops`, at most `most`, as far as they make a chain.
 ChainBuilder chain_of(std::span<const CompiledOpPtr> ops, size_t most, Chains chains, const Gpu& gpu) {
   ChainBuilder chain(chains, gpu);
-  for (size_t i = 0; i < std::min(most, ops.size()) && chain.add(*ops[i]); ++i) {}
+  for (size_t i = 0; i < std::min(most, ops.size()) && chain.add(*ops[i]); ++i) {
+  }
   return chain;
 }
 
@@ -260,8 +241,7 @@ class CompiledChain final : public CompiledOp {
   }
 
   void launch(const LaunchContext& context) const override {
-    if (context.shape.n_tokens == 1 && context.shape.n_outputs == 1)
-      return kernel_.launch(plan_, kernel_, n_blocks_, context);
+    if (context.shape.n_tokens == 1 && context.shape.n_outputs == 1) return kernel_.launch(plan_, kernel_, n_blocks_, context);
     for (const CompiledOpPtr& op : ops_) op->launch(context);
   }
 
@@ -285,15 +265,13 @@ Chains chains_wanted() {
   return wanted == "tiles" ? Chains::of_tiles : Chains::of_pairs;
 }
 
-std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, Chains chains, const Gpu& gpu,
-                                       bool is_present) {
+std::vector<CompiledOpPtr> make_chains(std::vector<CompiledOpPtr> ops, Chains chains, const Gpu& gpu, bool is_present) {
   if (chains == Chains::none) return ops;
   std::vector<CompiledOpPtr> with_chains;
   for (size_t first = 0; first < ops.size();) {
     const std::span<const CompiledOpPtr> rest = std::span(ops).subspan(first);
     ChainBuilder chain = chain_of(rest, rest.size(), chains, gpu);
-    while (chain.n_ops() >= 2 && !is_self_contained(rest, chain.n_ops()))
-      chain = chain_of(rest, chain.n_ops() - 1, chains, gpu);
+    while (chain.n_ops() >= 2 && !is_self_contained(rest, chain.n_ops())) chain = chain_of(rest, chain.n_ops() - 1, chains, gpu);
     if (chain.n_ops() < 2) {  // an op alone has a kernel of its own
       with_chains.push_back(std::move(ops[first++]));
       continue;

@@ -9,8 +9,7 @@ namespace tandem::cuda {
 template <DType T>
 struct TurnLayout {
   static constexpr PieceBytes kPiece = is_plain(T) ? PieceBytes{kFloatPiece, 0, 0, 0} : piece_bytes(T);
-  static constexpr int kHigh = 32 * kPiece.low, kScale = kHigh + 32 * kPiece.high,
-                       kSuper = kScale + 32 * kPiece.scale;
+  static constexpr int kHigh = 32 * kPiece.low, kScale = kHigh + 32 * kPiece.high, kSuper = kScale + 32 * kPiece.scale;
   static constexpr int kBytes = (kSuper + 32 / kSuperBlocks * kPiece.super + 15) / 16 * 16;
 };
 
@@ -23,15 +22,19 @@ struct ChainKind : ChainDTypes<kDTypes...> {
   static_assert(kSlots >= 3);
 };
 
+// What a lane copies at once of a plane with pieces of this many bytes.
+constexpr int copy_unit(int piece_bytes, bool is_super) {
+  return is_super && piece_bytes % 16 != 0 ? 4 : 16;
+}
+
 // Asks for the next run of up to 32 pieces of a plane, `n` of them, into a slot: the first lanes copy a unit each. `from` is the
 // lane's unit, and moves on.
 template <int kPiece, bool kSuper>
-__device__ inline void request_run(const std::byte*& from, std::byte* to, int n, int lane,
-                                   const ReadOnce& once) {
+__device__ inline void request_run(const std::byte*& from, std::byte* to, int n, int lane, const ReadOnce& once) {
   if constexpr (kPiece != 0) {
     constexpr int kUnit = copy_unit(kPiece, kSuper), kPerRun = kSuper ? 32 / kSuperBlocks : 32;
-    copy_unit_async<kUnit>(to + kUnit * lane, from, kUnit * lane < (kSuper ? n / kSuperBlocks : n) * kPiece,
-                           once);
+    if (kUnit * lane < (kSuper ? n / kSuperBlocks : n) * kPiece)
+      copy_async<kUnit>(static_cast<unsigned>(__cvta_generic_to_shared(to + kUnit * lane)), from, once);
     from += kPerRun * kPiece;
   }
 }
@@ -44,19 +47,17 @@ template <DType T>
 __device__ inline LanePlanes lane_planes(const Planes& planes, uint32_t first, int lane) {
   constexpr PieceBytes kPiece = TurnLayout<T>::kPiece;
   if constexpr (is_plain(T)) {
-    return {planes.low + (static_cast<uint64_t>(first) + static_cast<uint32_t>(lane)) * kFloatPiece, nullptr,
-            nullptr, nullptr};
+    return {planes.low + (static_cast<uint64_t>(first) + static_cast<uint32_t>(lane)) * kFloatPiece, nullptr, nullptr, nullptr};
   } else {
     const Planes at = advance<T>(planes, first);
-    return {at.low + 16 * lane, at.high + 16 * lane, at.scale + 16 * lane,
-            at.super + copy_unit(kPiece.super, true) * lane};
+    return {at.low + 16 * lane, at.high + 16 * lane, at.scale + 16 * lane, at.super + copy_unit(kPiece.super, true) * lane};
   }
 }
 
 // Adds what a lane's piece of both rows gives with the input, `piece` of its row of n_pieces.
 template <DType T>
-__device__ inline void add_piece(const std::byte* slot, const std::byte* input, int n_pieces, int piece,
-                                 int lane, float (&sums)[2]) {
+__device__ inline void add_piece(const std::byte* slot, const std::byte* input, int n_pieces, int piece, int lane,
+                                 float (&sums)[2]) {
   using L = TurnLayout<T>;
   if constexpr (is_plain(T)) {
     uint32_t x[8];
@@ -136,15 +137,14 @@ class ChainCursor {
     RowPair rows = row_pair(of, stage.mode, task_ - of->first_block);
     if (stage.halves != 0) {
       for (int r = 0; r < 2; ++r)
-        rows.first[r] = static_cast<uint32_t>(row_of_task(stage, target, task_ - of->first_block, r)) *
-                        static_cast<uint32_t>(of->w.n_pieces);
+        rows.first[r] =
+            static_cast<uint32_t>(row_of_task(stage, target, task_ - of->first_block, r)) * static_cast<uint32_t>(of->w.n_pieces);
     }
     dtype_ = stage.targets[target].w.dtype;
     left_ = stage.targets[target].w.n_pieces - n;
     Kind::for_type(dtype_, [&]<DType T>() TANDEM_FLAT {
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        rows_[r] = lane_planes<T>(rows.planes[r], rows.first[r] + static_cast<uint32_t>(n), lane_);
+      for (int r = 0; r < 2; ++r) rows_[r] = lane_planes<T>(rows.planes[r], rows.first[r] + static_cast<uint32_t>(n), lane_);
     });
   }
 
@@ -162,8 +162,7 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
   constexpr int kAhead = Kind::kSlots - 1;  // turns that are asked for before they are used
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_blocks = static_cast<int>(gridDim.x);
-  const int first = warp * n_blocks + static_cast<int>(blockIdx.x),
-            step = static_cast<int>(blockDim.x) / 32 * n_blocks;
+  const int first = warp * n_blocks + static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x) / 32 * n_blocks;
   std::byte* const ring = shared + args.front_bytes + warp * Kind::kSlots * Kind::kSlotBytes;
   ChainCursor<Kind> next(args, first, step, lane);
   // The same turn of slots as below: with an offset that is the same for all lanes ptxas 13.0 writes a copy with a cache hint
@@ -199,16 +198,14 @@ __device__ TANDEM_FLAT inline void run_chain(const ChainArgs& args, std::byte* s
         }
       });
       sum_over_lanes(sums);
-      if (lane == 0)
-        store_sums(args, s, target, task - stage.targets[target].first_block, sums[0], sums[1], turns);
+      if (lane == 0) store_sums(args, s, target, task - stage.targets[target].first_block, sums[0], sums[1], turns);
     }
   });
 }
 
 // As few registers a thread, 80, as if there were half as many threads more: see chain.h.
 template <class Kind>
-__global__ void __launch_bounds__(32 * kMaxChainWarps * 3 / 2)
-    chain_kernel(const __grid_constant__ ChainArgs args) {
+__global__ void __launch_bounds__(32 * kMaxChainWarps * 3 / 2) chain_kernel(const __grid_constant__ ChainArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
   run_chain<Kind>(args, shared);
 }

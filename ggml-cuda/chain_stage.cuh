@@ -58,23 +58,6 @@ struct ChainDTypes {
   }
 };
 
-// What a lane copies at once of a plane with pieces of this many bytes.
-constexpr int copy_unit(int piece_bytes, bool is_super) {
-  return is_super && piece_bytes % 16 != 0 ? 4 : 16;
-}
-
-// Copies kUnit bytes to shared memory, if valid.
-template <int kUnit>
-__device__ inline void copy_unit_async(std::byte* to, const std::byte* from, bool valid, const ReadOnce& once) {
-  if (!valid) return;
-  if constexpr (kUnit == 16) {
-    copy_16_async(to, from, once);
-  } else {
-    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from), "n"(kUnit), "r"(kUnit) : "memory");
-  }
-}
-
 // Piece `piece` of a plane in a slot.
 template <int kBytes>
 __device__ inline void read_piece(const std::byte* plane, int piece, uint32_t* to) {

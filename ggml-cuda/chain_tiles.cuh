@@ -15,17 +15,19 @@
 #pragma once
 
 #include "ggml-cuda/chain_stage.cuh"
+#include "ggml-cuda/mma.cuh"
 
 namespace tandem::cuda {
 
 inline constexpr int kTilePairs = 8, kTilePieces = kSuperBlocks;
+inline constexpr int kTileHalf = 16 * 32;  // bytes that the lanes copy at once, 16 each
 
 // A turn in a slot. Pieces of 16 bytes: [2][8][4], of lane 4 g + t piece t, then piece t + 4, of row g, so that a lane copies what it
 // multiplies. Smaller ones [8][8], by row; then the super pieces of the rows.
 template <DType T>
 struct TileLayout {
   static constexpr PieceBytes kPiece = piece_bytes(T);
-  static constexpr int kRow = kTilePieces * kTilePairs, kHalf = 16 * 32;
+  static constexpr int kRow = kTilePieces * kTilePairs;
   static constexpr int kSuperUnit = kPiece.super == 0 ? 0 : std::max(kPiece.super, 4);  // the word that has one of two bytes
   static constexpr int kHigh = kRow * kPiece.low, kScale = kHigh + kRow * kPiece.high, kSuper = kScale + kRow * kPiece.scale;
   static constexpr int kBytes = kSuper + kTilePairs * kSuperUnit;
@@ -61,16 +63,6 @@ struct TileSource {
   const std::byte *low, *high, *scale, *super;
 };
 
-// Copies kUnit bytes, 4 or 16, to a shared address.
-template <int kUnit>
-__device__ inline void copy_unit_async(unsigned to, const std::byte* from, const ReadOnce& once) {
-  if constexpr (kUnit == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(once.policy) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kUnit), "r"(kUnit) : "memory");
-  }
-}
-
 // Of a plane with less than 16 bytes a piece, which 16 bytes of a row of eight pieces a lane copies.
 template <int kPiece>
 TANDEM_HD constexpr int lane_unit(int lane) {
@@ -81,11 +73,11 @@ TANDEM_HD constexpr int lane_unit(int lane) {
 template <int kPiece, int kPlane>
 __device__ inline void copy_tile(const std::byte*& from, unsigned slot, int lane, const ReadOnce& once) {
   if constexpr (kPiece == 16) {
-    copy_unit_async<16>(slot + kPlane, from, once);
-    copy_unit_async<16>(slot + kPlane + 16 * 32, from + 4 * 16, once);
+    copy_async<16>(slot + kPlane, from, once);
+    copy_async<16>(slot + kPlane + kTileHalf, from + 4 * 16, once);
   } else if constexpr (kPiece != 0) {
     const int place = place_in_plane<kPiece>(lane / 4, lane_unit<kPiece>(lane) * 16 / kPiece, lane);
-    copy_unit_async<16>(slot + static_cast<unsigned>(kPlane + place), from, once);
+    copy_async<16>(slot + static_cast<unsigned>(kPlane + place), from, once);
   }
   from += kTilePieces * kPiece;
 }
@@ -136,7 +128,7 @@ class TileCursor {
       if constexpr (L::kSuperUnit != 0) {
         constexpr uint64_t kMask = L::kSuperUnit > L::kPiece.super ? L::kSuperUnit - 1 : 0;  // from the word's start on
         const auto* const at = reinterpret_cast<const std::byte*>(reinterpret_cast<uint64_t>(from.super) & ~kMask);
-        copy_unit_async<L::kSuperUnit>(slot + static_cast<unsigned>(super_place<T>(lane_)), at, once_);
+        copy_async<L::kSuperUnit>(slot + static_cast<unsigned>(super_place<T>(lane_)), at, once_);
         from.super += L::kPiece.super;
       }
     });
@@ -187,24 +179,6 @@ class TileCursor {
   DType dtype_{};
   TileSource rows_[2];
 };
-
-// c [16, 8] += a [16, 32] b [32, 8], of bytes; those of b are signed.
-template <bool kSigned>
-__device__ inline void add_product(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (kSigned) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
-        "%1, %2, %3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
-        "%1, %2, %3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // sum + the products of the two 16-bit integers of x with bytes 0 and 1 of y, or 2 and 3; signed.
 template <int kAt>
@@ -259,8 +233,8 @@ __device__ inline float tile_product(const std::byte* slot, const TileInput& x, 
   RawBlock blocks[2];  // t and t + 4
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    read_piece<16>(slot + L::kHalf * i, 0, blocks[i].low);
-    if constexpr (L::kPiece.high == 16) read_piece<16>(slot + L::kHigh + L::kHalf * i, 0, blocks[i].high);
+    read_piece<16>(slot + kTileHalf * i, 0, blocks[i].low);
+    if constexpr (L::kPiece.high == 16) read_piece<16>(slot + L::kHigh + kTileHalf * i, 0, blocks[i].high);
     if constexpr (L::kPiece.high == 8 || L::kPiece.high == 4)
       read_piece<L::kPiece.high>(slot + L::kHigh + place_in_plane<L::kPiece.high>(g, t + 4 * i, lane), 0, blocks[i].high);
   }
@@ -277,8 +251,8 @@ __device__ inline float tile_product(const std::byte* slot, const TileInput& x, 
     }
     const uint32_t a_first[4] = {codes[0][0].first, codes[1][0].first, codes[0][1].first, codes[1][1].first};
     const uint32_t a_second[4] = {codes[0][0].second, codes[1][0].second, codes[0][1].second, codes[1][1].second};
-    add_product<!kHighInPlace<T>>(first, a_first, x.first[w], x.first[w + 1]);
-    add_product<!kHighInPlace<T>>(of_second, a_second, x.second[w], x.second[w + 1]);
+    add_byte_product<!kHighInPlace<T>>(first, a_first, x.first[w], x.first[w + 1]);
+    add_byte_product<!kHighInPlace<T>>(of_second, a_second, x.second[w], x.second[w + 1]);
   }
   const bool low = t < 2;
   int sums[2];  // of blocks 2 t and 2 t + 1; 16 times that where the high codes are

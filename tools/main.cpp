@@ -64,14 +64,13 @@ std::string help_hint(const CLI::App& app, const std::vector<std::string>& argum
 // Reports an error that ends the program. Not log_error: --log-disable must not hide it.
 int report(const std::string& message, ErrorCode code) {
   const std::string line = "tandem: error: " + printable(message, message.size());  // a file name may contain a line break
-  const bool terminal = isatty(STDERR_FILENO) == 1;
-  fprintf(stderr, "%s\n", terminal ? wrapped_words(line, terminal_columns(STDERR_FILENO)).c_str() : line.c_str());
+  fprintf(stderr, "%s\n", wrapped_for_stderr(line).c_str());
   return exit_code(code);
 }
 
 // After a Ctrl-C: what it means for the output, if the command says so.
 int report_interrupt(const std::string& message) {
-  if (!message.empty()) fprintf(stderr, "tandem: %s\n", printable(message, message.size()).c_str());
+  if (!message.empty()) fprintf(stderr, "%s\n", wrapped_for_stderr("tandem: " + printable(message, message.size())).c_str());
   return exit_code(ErrorCode::interrupted);
 }
 

@@ -19,6 +19,7 @@
 #include "tools/incomplete.h"
 #include "tools/json_events.h"
 #include "tools/kv_store.h"
+#include "tools/markdown/word_wrap.h"
 #include "tools/options/command_line.h"
 #include "tools/options/offload.h"
 #include "tools/options/setting_flags.h"
@@ -30,7 +31,6 @@
 #include "tools/speculation.h"
 #include "tools/stages.h"
 #include "tools/statistics.h"
-#include "tools/word_wrap.h"
 
 namespace tandem::tools {
 namespace {

@@ -68,7 +68,7 @@ void log_text(LogLevel level, fmt::string_view text, fmt::format_args arguments)
   if (g_sink) return g_sink(level, message);
   const bool terminal = isatty(STDERR_FILENO) == 1;
   fprintf(stderr, "%s%s\n", g_status_shown ? kEraseLine : "",
-          terminal ? wrapped_words(harmless(line), terminal_columns(STDERR_FILENO)).c_str() : line.c_str());
+          wrapped_for_stderr(terminal ? harmless(line) : line).c_str());
   g_status_shown = false;
   if (g_file) {
     if (fprintf(g_file.get(), "%s\n", line.c_str()) < 0 || fflush(g_file.get()) != 0) {

@@ -60,6 +60,10 @@ std::string wrapped_words(std::string_view text, size_t columns) {
   return out;
 }
 
+std::string wrapped_for_stderr(std::string text) {
+  return isatty(STDERR_FILENO) == 1 ? wrapped_words(text, terminal_columns(STDERR_FILENO)) : text;
+}
+
 std::string harmless(std::string_view text) {
   std::string out;
   out.reserve(text.size());

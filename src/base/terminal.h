@@ -19,6 +19,9 @@ size_t terminal_columns(int descriptor);
 // that is longer stays whole. Wide characters count as one.
 std::string wrapped_words(std::string_view text, size_t columns);
 
+// The same at the width of the terminal that is stderr; the text itself where it is none.
+std::string wrapped_for_stderr(std::string text);
+
 // Replaces control characters except line breaks and tabs, and what is not UTF-8, with U+FFFD, so that a text
 // cannot control a terminal.
 std::string harmless(std::string_view text);

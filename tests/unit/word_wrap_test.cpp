@@ -1,5 +1,5 @@
 // Words on a terminal, which are not broken at its edge.
-#include "tools/word_wrap.h"
+#include "tools/markdown/word_wrap.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "support/screen.h"
+#include "tools/markdown/glyphs.h"
 
 namespace tandem::tools {
 namespace {
@@ -55,6 +56,13 @@ TEST(WordWrap, WideCharactersAndMarks) {
   EXPECT_EQ(hindi.add("\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u093e\u0925"), "\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u093e\u0925");
   EXPECT_EQ(hindi.add(" a"), " a");
   EXPECT_EQ(hindi.add("b c"), "\r\x1b[10C\x1b[K\nab c") << "5 + 1 + 3 + 1 columns before it";
+}
+
+// As chat counts them.
+TEST(WordWrap, ColumnsOfGlyphs) {
+  EXPECT_EQ(width_of(glyphs_of("\u0939\u093f\u0928\u094d\u0926\u0940")), 5);
+  EXPECT_EQ(glyphs_of("\u0939\u093f").size(), 1u);
+  EXPECT_EQ(width_of(glyphs_of("\u4e16e\u0301")), 3);
 }
 
 TEST(WordWrap, WhatIsKeptDoesNotMove) {

@@ -106,6 +106,7 @@ bool is_positional(const CLI::App& app, const CLI::Option& option) {
 class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(size_t columns) : layout_(columns) {}
+
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
     std::string out;
     std::string title = app->get_description();  // begins a page, unlike the text beside a command's name
@@ -118,7 +119,7 @@ class HelpFormatter : public CLI::Formatter {
       for (const std::string& line :
            wrapped("Long options can also be set in the environment (TANDEM_ARG_CTX_SIZE=4096) and in "
                    "~/.config/tandem/config.ini (ctx-size = 4096).",
-                   std::min<size_t>(layout_.width, 84))) {
+                   layout_.width)) {
         out += line + "\n";
       }
     }

@@ -27,7 +27,7 @@ class WordWrap {
 
  private:
   void add_character(std::string_view character, size_t width, std::string& bytes);
-  bool break_row(std::string_view character, bool is_word, std::string& bytes);
+  bool break_row(size_t width, bool is_word, bool is_space, std::string& bytes);
 
   size_t columns_;
   size_t column_ = 0;      // of the cursor; columns_ where the terminal begins a row before the next character

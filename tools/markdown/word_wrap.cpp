@@ -1,4 +1,4 @@
-#include "tools/word_wrap.h"
+#include "tools/markdown/word_wrap.h"
 
 #include <utf8proc.h>
 
@@ -54,7 +54,7 @@ void WordWrap::add_character(std::string_view character, size_t width, std::stri
     return;
   }
   const bool is_word = width == 1 && character != " ";
-  if (break_row(character, is_word, bytes)) return;
+  if (break_row(width, is_word, character == " ", bytes)) return;
   if (is_word && !in_word_) {
     word_.clear();
     word_width_ = 0;
@@ -69,10 +69,8 @@ void WordWrap::add_character(std::string_view character, size_t width, std::stri
 }
 
 // Begins a row where the character wants one, by a line break where that is at a space. Returns whether this was the space.
-bool WordWrap::break_row(std::string_view character, bool is_word, std::string& bytes) {
-  const bool is_space = character == " ";
+bool WordWrap::break_row(size_t width, bool is_word, bool is_space, std::string& bytes) {
   if (is_space && broken_ && column_ == 0) return true;  // more of the space that became a line break
-  const size_t width = is_word || is_space ? 1 : 2;
   if (!(lost_ && is_space) && column_ + width <= columns_) return false;
   if (is_space || (is_word && !in_word_)) {
     bytes += '\n';
