@@ -110,6 +110,15 @@ TEST_F(ChatFiles, TheModelIsNeverOverwritten) {
   EXPECT_EQ(file_bytes(path_), before);
 }
 
+TEST_F(ChatFiles, ALogFileOnAFullDiskWarnsOnce) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
+  const Outcome log = shell("", "run -m " + path_ + " -p x -n 1 --log-file /dev/full 2>&1");
+  EXPECT_EQ(log.exit_code, 0) << log.out;
+  const size_t at = log.out.find("the log file cannot be written");
+  ASSERT_NE(at, log.out.npos) << log.out;
+  EXPECT_EQ(log.out.find("the log file cannot be written", at + 1), log.out.npos) << log.out;
+}
+
 // A history that is no regular file neither stops the chat nor gets lines.
 TEST_F(ChatFiles, AHistoryThatIsNoFileIsLeftAlone) {
   const std::string folder = directory_.path("state/tandem"), history = folder + "/chat_history";

@@ -124,7 +124,7 @@ class HelpFormatter : public CLI::Formatter {
       }
     }
     if (!app->get_footer().empty()) out += "\n" + app->get_footer() + "\n";
-    return layout_.width < kMaxWidth ? wrapped_words(out, layout_.width) : out;  // usage and long names, too
+    return wrapped_words(out, layout_.width);  // also usage, long names and the footer
   }
 
  private:
