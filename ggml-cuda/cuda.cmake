@@ -6,6 +6,7 @@
 # newer ones.
 set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (with nvcc and a GPU), ON or OFF")
 set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(TANDEM_CUDA_LINES "line numbers in kernels, for compute-sanitizer and ncu: two thirds of their bytes" OFF)
 set(TANDEM_CUDA_ARCHS "" CACHE STRING "CUDA architectures, e.g. 90 or 80;90, or common; empty: those of this machine's GPUs")
 
 # Compute capabilities of the GPUs of this machine, as CMake's real architectures.
@@ -75,7 +76,10 @@ if(TANDEM_HAVE_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
-  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG -lineinfo")
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+  if(TANDEM_CUDA_LINES)
+    string(APPEND CMAKE_CUDA_FLAGS_RELEASE " -lineinfo")
+  endif()
   # A seventh of the bytes. The driver unpacks a kernel when it is first used; older toolkits' drivers may not know how.
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
     string(APPEND CMAKE_CUDA_FLAGS_RELEASE " --compress-mode=size")

@@ -25,6 +25,11 @@ std::atomic<bool>& narrow() {
   return is_narrow;
 }
 
+std::atomic<bool>& streams() {
+  static std::atomic<bool> reads{__builtin_cpu_is("intel") != 0};
+  return reads;
+}
+
 }  // namespace
 
 bool narrow_avx512() {
@@ -32,6 +37,12 @@ bool narrow_avx512() {
 }
 void set_narrow_avx512(bool is_narrow) {
   narrow() = is_narrow;
+}
+bool reads_in_streams() {
+  return streams();
+}
+void set_reads_in_streams(bool reads) {
+  streams() = reads;
 }
 
 std::string_view isa_name(Isa isa) {

@@ -67,8 +67,11 @@ struct LinearKernels {
 
 // Whether the kernels of AVX-512 take few tokens as is best where vectors of 64 bytes take two cycles: on a Zen 4.
 bool narrow_avx512();
-// Lets a test see both ways on one machine. All of a product must be done in one.
+// Whether they read weights for a few tokens from several places at a time: on Intel. A Zen 5 reads one stream faster.
+bool reads_in_streams();
+// Let a test see both ways on one machine. All of a product must be done in one.
 void set_narrow_avx512(bool narrow);
+void set_reads_in_streams(bool reads);
 
 // Each instruction set's own kernels. Ops use the tables of kernels.h, which cover every readable dtype.
 namespace scalar {

@@ -105,8 +105,12 @@ TEST_P(Linear, AgreesWithTheReferenceAtEveryNumberOfTokens) {
 
 // Kernels that this CPU does not choose.
 struct AsOtherCpus {
-  AsOtherCpus() { set_narrow_avx512(!narrow_avx512()); }
-  ~AsOtherCpus() { set_narrow_avx512(!narrow_avx512()); }
+  static void turn() {
+    set_narrow_avx512(!narrow_avx512());
+    set_reads_in_streams(!reads_in_streams());
+  }
+  AsOtherCpus() { turn(); }
+  ~AsOtherCpus() { turn(); }
 };
 TEST_P(Linear, AgreesWithTheReferenceAsOtherCpusDoIt) {
   if (isa() < Isa::avx512 || !set()) GTEST_SKIP() << "all CPUs do it alike";
@@ -118,6 +122,26 @@ TEST_P(Linear, AgreesWithTheReferenceAsOtherCpusDoIt) {
       expect_reference(p, Extra::none);
     }
   }
+}
+
+// Rows enough for several streams of weights, and one to three more.
+TEST_P(Linear, AgreesWithTheReferenceInStreamsOfRows) {
+  if (isa() < Isa::avx512 || !set()) GTEST_SKIP() << "never in streams";
+  const auto both_ways = [&] {
+    for (const int64_t n : {1, 2, 3, 4, 5, 6, 9, 12}) {
+      const int64_t k = block() == 1 ? 1027 : (1056 + block() - 1) / block() * block();
+      const auto row = static_cast<int64_t>(row_bytes(dtype(), k));
+      const int64_t m = 4 * ((16384 + row - 1) / row) + 1 + static_cast<int64_t>(rng() % 3);
+      SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
+      const Problem p(dtype(), n, m, k, rng);
+      expect_reference(p, Extra::both);
+      const std::vector<float> whole = multiply(kernels(), p), parts = multiply(kernels(), p, Extra::none, 16);
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0);
+    }
+  };
+  both_ways();
+  const AsOtherCpus other;
+  both_ways();
 }
 
 // Sums that kernels keep in 16 bits are at their largest.

@@ -54,14 +54,16 @@ TANDEM_INLINE __m512 load_weights(const std::byte* w, int64_t i, __mmask16 mask)
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-// R rows from row r with T tokens from token0.
+// R rows, r and each `apart` on, with T tokens from token0. Rows that are apart are streams.
 template <DType dtype, int R, int T>
-void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
+void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) {
   constexpr int64_t kSize = static_cast<int64_t>(sizeof_element<dtype>);
-  constexpr int kChains = R * T == 1 ? 4 : 1;  // sums in parallel: an addition waits for the one before
+  // Sums in parallel, as an addition waits for the one before. The same for any number of rows, so that results are.
+  constexpr int kChains = T == 1 ? 2 : 1;
   // A cache line of each row at a time, or as many as there are sums.
-  constexpr int64_t kStep = R * T == 1 ? 16 * kChains : 64 / kSize;
+  constexpr int64_t kStep = T == 1 ? 16 * kChains : 64 / kSize, kStepBytes = kStep * kSize;
   const size_t stride = static_cast<size_t>(call.k * kSize);
+  const size_t row_stride = static_cast<size_t>(apart) * stride;
   const std::byte* w = call.w + static_cast<size_t>(r) * stride;
   const float* x = reinterpret_cast<const float*>(call.x) + token0 * call.k;
   __m512 sum[kChains][R * T];
@@ -74,7 +76,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
       xs[t.value] = _mm512_maskz_loadu_ps(mask, x + t.value * call.k + at);
     });
     unroll<R>([&](auto row) __attribute__((always_inline)) {
-      const __m512 ws = load_weights<dtype>(w + row.value * stride, at, mask);
+      const __m512 ws = load_weights<dtype>(w + row.value * row_stride, at, mask);
       unroll<T>([&](auto t) __attribute__((always_inline)) {
         __m512& s = sum[chain.value][row.value * T + t.value];
         s = _mm512_fmadd_ps(ws, xs[t.value], s);
@@ -87,13 +89,13 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
   // four tokens and at 10.5 for eight, where it now reads 24 and 13.5. Other CPUs have not been measured.
   const auto n_groups = static_cast<size_t>((call.end_token() - call.token0 + kDotGroup - 1) / kDotGroup);
-  const size_t ahead_bytes = R * 64 / n_groups;  // a step
+  const size_t ahead_bytes = R * kStepBytes / n_groups;  // a step
   const std::byte* ahead =
       w + R * stride + static_cast<size_t>((token0 - call.token0) / kDotGroup) * (R * stride / n_groups);
-  const auto fetch = [&](int64_t i) __attribute__((always_inline)) {
-    const size_t at = static_cast<size_t>(i * kSize);
+  const auto fetch = [&](int64_t from) __attribute__((always_inline)) {
+    const size_t at = static_cast<size_t>(from * kSize);
     if constexpr (R * T == 1) {
-      unroll<kStep * kSize / 64>([&](auto line) __attribute__((always_inline)) {
+      unroll<kStepBytes / 64>([&](auto line) __attribute__((always_inline)) {
         const char* then = reinterpret_cast<const char*>(w + at + 64 * line.value);
         if (into_l2) {
           _mm_prefetch(then + l2_ahead, _MM_HINT_T1);
@@ -101,33 +103,39 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t token0) {
           _mm_prefetch(then + kSingleAheadBytes, _MM_HINT_T0);
         }
       });
-    } else {
-      fetch_into_l2(ahead + at / 64 * ahead_bytes, ahead_bytes);
+    } else if (apart == 1) {
+      fetch_into_l2(ahead + at / kStepBytes * ahead_bytes, ahead_bytes);
+    } else if (token0 == call.token0) {
+      unroll<R * kStepBytes / 64>([&](auto i) __attribute__((always_inline)) {
+        const std::byte* line = w + i.value % R * row_stride + at + 64 * (i.value / R);
+        _mm_prefetch(reinterpret_cast<const char*>(line + kAheadOfStream), _MM_HINT_T1);
+      });
     }
   };
-  int64_t i = 0;
-  for (; i + kStep <= call.k; i += kStep) {
-    fetch(i);
+  int64_t column = 0;
+  for (; column + kStep <= call.k; column += kStep) {
+    fetch(column);
     unroll<kStep / 16>([&](auto j) __attribute__((always_inline)) {
-      step(Index<j.value % kChains>{}, i + 16 * j.value, 0xffff);
+      step(Index<j.value % kChains>{}, column + 16 * j.value, 0xffff);
     });
   }
-  for (; i < call.k; i += 16) step(Index<0>{}, i, first_lanes(call.k - i));
+  for (; column < call.k; column += 16) step(Index<0>{}, column, first_lanes(call.k - column));
   unroll<R * T>([&](auto j) __attribute__((always_inline)) {
     constexpr int row = decltype(j)::value / T;
     const int64_t t = token0 + decltype(j)::value % T;
     __m512 total = sum[0][j.value];
-    if constexpr (kChains == 4) {
-      total = _mm512_add_ps(_mm512_add_ps(total, sum[1][0]), _mm512_add_ps(sum[2][0], sum[3][0]));
+    if constexpr (kChains == 2) {
+      total = _mm512_add_ps(total, sum[1][j.value]);
     }
     float y = _mm512_reduce_add_ps(total);
-    if (call.bias) y += call.bias[r + row];
-    if (call.residual) y += call.residual[t * call.ld_residual + r + row];
-    call.y[t * call.ldy + r + row] = y;
+    const int64_t at = r + row * apart;
+    if (call.bias) y += call.bias[at];
+    if (call.residual) y += call.residual[t * call.ld_residual + at];
+    call.y[t * call.ldy + at] = y;
   });
 }
 
-using DotRows = void (*)(const LinearCall&, int64_t, int64_t);
+using DotRows = void (*)(const LinearCall&, int64_t, int64_t, int64_t);
 
 template <DType dtype, int R>
 constexpr DotRows dot_by_tokens[kDotGroup + 1] = {nullptr, dot_rows<dtype, R, 1>, dot_rows<dtype, R, 2>,
@@ -135,11 +143,15 @@ constexpr DotRows dot_by_tokens[kDotGroup + 1] = {nullptr, dot_rows<dtype, R, 1>
 
 template <DType dtype>
 void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
-  const auto rows = [&](const DotRows* kernels, int64_t r) {
+  const auto rows = [&](const DotRows* kernels, int64_t r, int64_t apart = 1) {
     for (int64_t t = call.token0; t < call.end_token(); t += kDotGroup)
-      kernels[min64(kDotGroup, call.end_token() - t)](call, r, t);
+      kernels[min64(kDotGroup, call.end_token() - t)](call, r, apart, t);
   };
   int64_t r = row0;
+  static_assert(kStreams == kDotRows);
+  const int64_t of_stream = rows_of_streams(row1 - row0, static_cast<size_t>(call.k) * sizeof_element<dtype>);
+  for (; r < row0 + of_stream; ++r) rows(dot_by_tokens<dtype, kDotRows>, r, of_stream);
+  r = row0 + kStreams * of_stream;
   const bool one_by_one = call.n == 1 && call.k <= kSingleColumns;
   for (; !one_by_one && r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
   for (; r < row1; ++r) rows(dot_by_tokens<dtype, 1>, r);

@@ -13,6 +13,9 @@
 // A core of a Zen 4 starts one multiplication of 64 bytes a cycle, so there they are counted: of 256 columns of Q4_K and a token
 // 4 products, 1 for the scales, 1 to add, and 3 smaller ones. From the L2 and from memory, where plain loads read 30 GB/s: Q4_0 28,
 // 24; Q4_K 29, 25; Q5_K 28, 25; Q6_K 38, 27; Q8_0 45, 27. Two tokens of Q4_K: 21, 19.
+// On Intel four such streams are read at a time (kStreams in linear_simd.h). Two cores of a Granite Rapids, whose plain loads read 31
+// to 33 GB/s in four streams and 28 to 30 in one; k 14336, in one stream and in four: Q4_0 23, 30; Q4_K 24, 33; Q6_K 26, 30; Q8_0 27,
+// 33. Four tokens: Q4_K 17, 19; Q6_K 19, 24; Q8_0 20, 27.
 #pragma once
 
 #include <array>
@@ -206,49 +209,74 @@ TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_
   });
 }
 
-template <class F, int T>
-void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken* x) {
+// R streams of weights at a time, each of some rows one after the other: the first R-th of the call's rows, the second, and so on.
+template <class F, int T, int R>
+TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, size_t ahead,
+                               const RowToken* x) {
   const size_t stride = row_bytes_of<F>(call.k);
   constexpr size_t step_bytes = F::block_bytes * (F::unit == 32 ? 4 : 1);
-  const std::byte* w = call.w + static_cast<size_t>(row0) * stride;
   const int64_t n_blocks = call.k / F::unit;
-  const size_t ahead = ahead_into_l2();
-  for (int64_t r = row0; r < row1; ++r) {
-    RowSums<chains_of<F>(T)> sums[T];
-    int64_t block = 0;
-    const auto fetch = [&]() __attribute__((always_inline)) {
-      unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + ahead + 64 * i.value), _MM_HINT_T1);
+  const std::byte* w[R];
+  unroll<R>([&](auto s) __attribute__((always_inline)) {
+    w[s.value] = call.w + static_cast<size_t>(row0 + s.value * rows_of_stream) * stride;
+  });
+  for (int64_t r = row0; r < row0 + rows_of_stream; ++r) {
+    RowSums<chains_of<F>(T)> sums[R][T];
+    // add(weights, sums) for the next weights of each stream.
+    const auto step = [&](size_t n_bytes, const auto& add) __attribute__((always_inline)) {
+      unroll<R>([&](auto s) __attribute__((always_inline)) {
+        const std::byte*& from = w[s.value];
+        unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
+          _mm_prefetch(reinterpret_cast<const char*>(from + ahead + 64 * i.value), _MM_HINT_T1);
+        });
+        add(from, sums[s.value]);
+        from += n_bytes;
       });
     };
+    int64_t block = 0;
     if constexpr (F::unit == 32) {
-      for (; block + 4 <= n_blocks; block += 4, w += step_bytes) {
-        fetch();
-        add_four<F, T>(w, x, block, AllBlocks{}, sums);
+      for (; block + 4 <= n_blocks; block += 4) {
+        step(step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+          add_four<F, T>(from, x, block, AllBlocks{}, to);
+        });
       }
       if (const int64_t rest = n_blocks - block; rest > 0) {
-        alignas(64) std::byte copy[step_bytes] = {};
-        std::memcpy(copy, w, static_cast<size_t>(rest) * F::block_bytes);
-        add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, sums);
-        w += static_cast<size_t>(rest) * F::block_bytes;
+        const size_t n_bytes = static_cast<size_t>(rest) * F::block_bytes;
+        step(n_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+          alignas(64) std::byte copy[step_bytes] = {};
+          std::memcpy(copy, from, n_bytes);
+          add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, to);
+        });
       }
     } else {
-      for (; block < n_blocks; ++block, w += step_bytes) {
-        fetch();
-        if constexpr (integer_scales<F>) {
-          add_integers<F, T>(w, x, block, sums);
-        } else {
-          add_super_block<F, T>(w, x, block, sums);
-        }
+      for (; block < n_blocks; ++block) {
+        step(step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+          if constexpr (integer_scales<F>) {
+            add_integers<F, T>(from, x, block, to);
+          } else {
+            add_super_block<F, T>(from, x, block, to);
+          }
+        });
       }
     }
-    unroll<T>([&](auto t) __attribute__((always_inline)) {
-      float y = sums[t.value].total();
-      if (call.bias) y += call.bias[r];
-      if (call.residual) y += call.residual[t.value * call.ld_residual + r];
-      call.y[t.value * call.ldy + r] = y;
+    unroll<R>([&](auto s) __attribute__((always_inline)) {
+      const int64_t row = r + s.value * rows_of_stream;
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        float y = sums[s.value][t.value].total();
+        if (call.bias) y += call.bias[row];
+        if (call.residual) y += call.residual[t.value * call.ld_residual + row];
+        call.y[t.value * call.ldy + row] = y;
+      });
     });
   }
+}
+
+template <class F, int T>
+void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken* x) {
+  const int64_t rows_of_stream = rows_of_streams(row1 - row0, row_bytes_of<F>(call.k));
+  dot_streams<F, T, kStreams>(call, row0, rows_of_stream, kAheadOfStream, x);
+  const int64_t rest = row0 + kStreams * rows_of_stream;
+  dot_streams<F, T, 1>(call, rest, row1 - rest, ahead_into_l2(), x);
 }
 
 using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1, const RowToken* tokens);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/fp16.h"
+#include "cpu/linear_kernels.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -69,6 +70,17 @@ TANDEM_INLINE size_t ahead_into_l2() {
   if (__builtin_cpu_is("intel")) return size_t{4} << 10;
   if (__builtin_cpu_is("amdfam19h")) return size_t{6} << 10;  // Zen 4, and Zen 3, which has no AVX-512
   return size_t{12} << 10;
+}
+
+// Streams of weights that are read at a time where that is faster, and how far ahead of each. The prefetchers of the caches follow
+// each to the end of its page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
+inline constexpr int64_t kStreams = 4;
+inline constexpr size_t kAheadOfStream = 2 << 10;
+// Rows of each stream; 0: one stream of all, as the others were too short to be worth their beginnings.
+TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes) {
+  constexpr size_t kLeastBytes = 16 << 10;
+  const int64_t n = n_rows / kStreams;
+  return reads_in_streams() && static_cast<size_t>(n) * row_bytes >= kLeastBytes ? n : 0;
 }
 
 // Prefetches the lines of some bytes, which need not be there.
