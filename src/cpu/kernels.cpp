@@ -21,6 +21,13 @@ const LinearKernels& vbmi_linear() {
   return table;
 }
 
+// Of AMX, for fewer tokens than its products in bf16.
+const LinearKernels& amx_few_linear() {
+  static const LinearKernels table =
+      WithLargeBatches<avx512_amx::few_linear_kernels, avx512_amx::takes_few, vbmi_linear>::table();
+  return table;
+}
+
 // AVX2 has integer products for caches of more dtypes than VNNI, and AVX-512 alone has none; it converts two of them fast enough
 // for many queries.
 bool faster_than_vnni(const AttentionCall& call) {
@@ -64,7 +71,7 @@ Kernels kernels_for(Isa isa, const CpuFeatures& features) {
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
     case Isa::avx512_amx:
       return {isa,
-              WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::least_tokens, vbmi_linear>::table(),
+              WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::takes, amx_few_linear>::table(),
               AttentionWith<avx512_amx::attention_kernels, avx512_amx::takes, vnni_attention>::table(),
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
   }

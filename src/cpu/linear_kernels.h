@@ -94,7 +94,9 @@ const LinearKernels& linear_kernels();  // of IQ2 and IQ3 only
 }
 namespace avx512_amx {
 const LinearKernels& linear_kernels();  // for many tokens only
-int64_t least_tokens(DType dtype);      // from so many on they are faster than those of avx512_vnni
+bool takes(DType dtype, int64_t n);     // whether they are the fastest with n tokens
+const LinearKernels& few_linear_kernels();  // for some tokens, in 8-bit integers
+bool takes_few(DType dtype, int64_t n);     // whether they are the fastest of those in integers
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

@@ -1,13 +1,13 @@
-// Products of an instruction set that has kernels of its own for many tokens only; fewer take those below.
+// Products of an instruction set that has kernels of its own for some numbers of tokens only; others take those below.
 #pragma once
 
 #include "cpu/linear_generic.h"
 
 namespace tandem::cpu {
 
-// `own` from least_tokens(dtype) on, `below` under it. Weights that `own` has no kernel for are dequantized to floats for
+// `own` where it takes(dtype, n), `below` elsewhere. Weights that `own` has no kernel for are dequantized to floats for
 // its F32 kernel, as on the generic path.
-template <const LinearKernels& (*own)(), int64_t (*least_tokens)(DType), const LinearKernels& (*below)()>
+template <const LinearKernels& (*own)(), bool (*takes)(DType, int64_t n), const LinearKernels& (*below)()>
 class WithLargeBatches {
  public:
   static LinearKernels table() {
@@ -16,13 +16,12 @@ class WithLargeBatches {
   }
 
  private:
-  static bool is_large(DType dtype, int64_t n) { return n >= least_tokens(dtype); }
   struct Use {
     const LinearKernels& kernels;
     DType dtype;
   };
   static Use use(DType dtype, int64_t n) {
-    if (!is_large(dtype, n)) return {below(), dtype};
+    if (!takes(dtype, n)) return {below(), dtype};
     return {own(), own().has_kernel(dtype) ? dtype : DType::F32};
   }
 

@@ -112,7 +112,7 @@ void register_products(const std::string& set, const LinearKernels& kernels) {
   for (const DTypeInfo& info : all_dtypes()) {
     if (!info.to_float) continue;
     for (const Shape& s : {Shape{2048, 2048}, Shape{5632, 2048}, Shape{2048, 5632}, Shape{4096, 14336}}) {
-      for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 128, 512}) {
+      for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 512}) {
         for (int threads : {1, 2}) {
           const std::string name = set + "/" + std::string(info.name) + "/m" + std::to_string(s.m) + "/k" +
                                    std::to_string(s.k) + "/n" + std::to_string(n) + "/t" +

@@ -221,7 +221,7 @@ inline std::vector<float> product_of_floats(const Problem& p, Extra extra = Extr
 
 // Whether an instruction set multiplies with tiles of bf16: its activations are not the reference's.
 inline bool uses_tiles(Isa isa, DType dtype, int64_t n) {
-  return isa == Isa::avx512_amx && n >= avx512_amx::least_tokens(dtype);
+  return isa == Isa::avx512_amx && avx512_amx::takes(dtype, n);
 }
 
 // Allowed difference from product_of_floats() with tiles, relative to magnitudes(): 2^-8 for each factor that is rounded

@@ -1,6 +1,5 @@
 // The table of AMX products, and the encoding of activations as tiles of bf16: 4 bytes read and 2 written an element.
 #include <cstring>
-#include <limits>
 
 #include "cpu/amx/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
@@ -62,21 +61,25 @@ size_t scratch_bytes(DType dtype, int64_t n, int64_t) {
 
 }  // namespace
 
-// Where tiles overtook the kernels below on a Sapphire Rapids, with 2048 x 2048 weights. Time over theirs at 32 tokens:
-// Q4_K 1.09, Q6_K 1.18, Q3_K 0.93, BF16 2.7; at 128 tokens 1.9, 2.3, 1.7, 5.4.
-int64_t least_tokens(DType dtype) {
+// Where tiles overtake the kernels below on a Granite Rapids, with 5632 x 2048 weights and two threads; of types without those
+// of linear_few.h on a Sapphire Rapids, 2048 x 2048: time over theirs at 32 tokens Q3_K 0.93, BF16 2.7; at 128 tokens 1.7, 5.4.
+bool takes(DType dtype, int64_t n) {
   switch (dtype) {
-    case DType::F32: return std::numeric_limits<int64_t>::max();  // routers and the like: never rounded
+    case DType::F32: return false;  // routers and the like: never rounded
     case DType::F16:
     case DType::BF16:
-      return 20;  // not for the 17 tokens of a step with guesses, which so round as tokens alone do
-    case DType::Q3_K: return 48;
+      return n >= 20;  // not for the 17 tokens of a step with guesses, which so round as tokens alone do
+    case DType::Q4_0:
+    case DType::Q4_K:
+    case DType::Q5_K: return n >= 56;
+    case DType::Q8_0: return n >= 64;
+    case DType::Q3_K: return n >= 48;
     case DType::IQ2_XXS:  // AVX2 has products of these; here they are dequantized by the reference code
     case DType::IQ2_XS:
     case DType::IQ2_S:
     case DType::IQ3_XXS:
-    case DType::IQ3_S: return 192;
-    default: return 32;
+    case DType::IQ3_S: return n >= 192;
+    default: return n >= 32;
   }
 }
 

@@ -31,11 +31,17 @@ class TileScope {
  public:
   TANDEM_INLINE TileScope() {
     static constexpr TileConfig kConfig;
-    __asm__ volatile("ldtilecfg %0" : : "m"(kConfig));
+    load(kConfig);
   }
+  TANDEM_INLINE explicit TileScope(const TileConfig& config) { load(config); }
   TANDEM_INLINE ~TileScope() { _tile_release(); }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
+
+ private:
+  TANDEM_INLINE static void load(const TileConfig& config) {
+    __asm__ volatile("ldtilecfg %0" : : "m"(config));
+  }
 };
 
 // The four sums of two by two factors, in registers 0 .. 3; in memory one tile after the other.

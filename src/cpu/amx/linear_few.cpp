@@ -1,0 +1,309 @@
+// Products of some tokens in 8-bit integers (layouts and floors: linear_few.h).
+#include "cpu/amx/linear_few.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "cpu/amx/attention_pack.h"
+#include "cpu/amx/linear_few_formats.h"
+#include "cpu/amx/tiles.h"
+#include "cpu/avx512/linear_encode.h"
+#include "cpu/avx512/linear_store.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+constexpr int64_t kSums = 8;  // tiles of sums at a time
+constexpr int64_t kTileWords = kTileRows * kGroupTokens;
+
+// Parts of a worker's scratch.
+struct FewScratch {
+  FewPanel* panel;
+  int32_t* sums;    // [kSums][16 rows][16 tokens]
+  std::byte* copy;  // [16 rows][kWidestRow] of the last rows or columns
+  float* results;   // [groups][16 rows][16 tokens]
+
+  static constexpr size_t kWidestRow = 64 * 5;
+  explicit FewScratch(std::byte* at)
+      : panel(reinterpret_cast<FewPanel*>(at)),
+        sums(reinterpret_cast<int32_t*>(panel + 1)),
+        copy(reinterpret_cast<std::byte*>(sums + kSums * kTileWords)),
+        results(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)) {}
+  static size_t bytes(int64_t n) {
+    return sizeof(FewPanel) + kSums * kTileWords * 4 + kTileRows * kWidestRow +
+           static_cast<size_t>(whole(n, kGroupTokens)) * kTileRows * 4;
+  }
+};
+
+// Products of 16 rows of weights, `sub` columns of which are a tile, and of as many columns of activations.
+template <int sub>
+TileConfig few_config() {
+  TileConfig config;
+  for (int weights : {4, 5}) config.row_bytes[weights] = sub;
+  for (int activations : {6, 7}) config.rows[activations] = sub / 4;
+  return config;
+}
+
+// kSums tiles of sums, of consecutive scales from `first` on.
+template <int sub>
+TANDEM_INLINE void multiply_scales(const FewPanel& panel, const std::byte* q, int first, int32_t* sums) {
+  const auto weights = [&](int s) __attribute__((always_inline)) {
+    const int column = (first + s) * sub;
+    return &panel.codes[column / 64][0][column % 64];
+  };
+  const auto activations = [&](int s) __attribute__((always_inline)) {
+    return q + static_cast<size_t>((first + s) * sub) * kGroupTokens;
+  };
+  unroll<kSums / 4>([&](auto four) __attribute__((always_inline)) {
+    constexpr int s = 4 * decltype(four)::value;
+    int32_t* to = sums + s * kTileWords;
+    _tile_zero(0);
+    _tile_loadd(4, weights(s), 64);
+    _tile_loadd(6, activations(s), 64);
+    _tile_dpbssd(0, 4, 6);
+    _tile_zero(1);
+    _tile_loadd(5, weights(s + 1), 64);
+    _tile_loadd(7, activations(s + 1), 64);
+    _tile_dpbssd(1, 5, 7);
+    _tile_zero(2);
+    _tile_loadd(4, weights(s + 2), 64);
+    _tile_loadd(6, activations(s + 2), 64);
+    _tile_dpbssd(2, 4, 6);
+    _tile_zero(3);
+    _tile_loadd(5, weights(s + 3), 64);
+    _tile_loadd(7, activations(s + 3), 64);
+    _tile_dpbssd(3, 5, 7);
+    _tile_stored(0, to, 64);
+    _tile_stored(1, to + kTileWords, 64);
+    _tile_stored(2, to + 2 * kTileWords, 64);
+    _tile_stored(3, to + 3 * kTileWords, 64);
+  });
+  settle_stores();
+}
+
+// results += 256 columns of 16 rows times those of a group.
+template <class F>
+TANDEM_INLINE void add_chunk(const FewPanel& panel, const std::byte* q, const float* x_scales, const float* x_sums,
+                             int32_t* sums, float* results) {
+  constexpr int kScales = kChunkColumns / F::sub;  // of a row
+  constexpr bool kLate = F::unit == kChunkColumns;  // activations' scales are applied at the end
+  __m512 total[kTileRows];
+  unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+    total[r.value] = kLate ? _mm512_setzero_ps() : _mm512_load_ps(results + 16 * r.value);
+  });
+  for (int first = 0; first < kScales; first += kSums) {
+    multiply_scales<F::sub>(panel, q, first, sums);
+    for (int s = first; s < first + kSums; ++s) {
+      const __m512 x = kLate ? _mm512_setzero_ps() : _mm512_load_ps(x_scales + 16 * s);
+      const __m512 x_sum = F::has_mins ? _mm512_load_ps(x_sums + 16 * (s * F::sub / 32)) : _mm512_setzero_ps();
+      unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+        const int at = r.value * kScales + s;
+        const __m512 products =
+            _mm512_cvtepi32_ps(_mm512_load_si512(sums + (s - first) * kTileWords + 16 * r.value));
+        const __m512 scale = _mm512_set1_ps(panel.scales[at]);
+        __m512& to = total[r.value];
+        to = _mm512_fmadd_ps(products, kLate ? scale : _mm512_mul_ps(x, scale), to);
+        if constexpr (F::has_mins) to = _mm512_fmadd_ps(x_sum, _mm512_set1_ps(panel.mins[at]), to);
+      });
+    }
+    settle_stores();
+  }
+  unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+    float* to = results + 16 * r.value;
+    _mm512_store_ps(to, kLate ? _mm512_fmadd_ps(total[r.value], _mm512_load_ps(x_scales), _mm512_load_ps(to))
+                              : total[r.value]);
+  });
+}
+
+// A strip of 16 rows times some groups of tokens.
+template <class F>
+class StripProduct {
+ public:
+  StripProduct(const LinearCall& call, int64_t row, const FewScratch& scratch)
+      : call_(call),
+        scratch_(scratch),
+        stride_(static_cast<size_t>(call.k / kUnit) * kUnitBytes),
+        strip_(call.w + static_cast<size_t>(row) * stride_),
+        row_(row),
+        group0_(call.token0 / kGroupTokens),
+        n_groups_(whole(call.end_token(), kGroupTokens) / kGroupTokens - group0_) {}
+
+  void run() const {
+    const FewLayout layout{F::unit, call_.k};
+    std::memset(scratch_.results, 0, static_cast<size_t>(n_groups_ * kTileWords) * 4);
+    for (int64_t column = 0; column < call_.k; column += kChunkColumns) {
+      unpack(column);
+      settle_stores();
+      for (int64_t g = 0; g < n_groups_; ++g) {
+        const std::byte* x = call_.x + static_cast<size_t>(group0_ + g) * layout.group_bytes();
+        const auto floats = [&](size_t part, int columns) __attribute__((always_inline)) {
+          return reinterpret_cast<const float*>(x + part) + column / columns * kGroupTokens;
+        };
+        add_chunk<F>(*scratch_.panel, x + static_cast<size_t>(column) * kGroupTokens,
+                     floats(layout.scales_at(), F::unit), floats(layout.sums_at(), 32), scratch_.sums,
+                     scratch_.results + g * kTileWords);
+      }
+    }
+    for (int64_t g = 0; g < n_groups_; ++g) {
+      alignas(64) std::byte by_token[kTileWords * 4];
+      transpose_words(reinterpret_cast<const std::byte*>(scratch_.results + g * kTileWords), by_token);
+      const int64_t token = (group0_ + g) * kGroupTokens;
+      store_tile(call_, row_, token, min64(kGroupTokens, call_.end_token() - token),
+                 reinterpret_cast<const float*>(by_token));
+    }
+  }
+
+ private:
+  static constexpr int64_t kUnit = F::unit == kChunkColumns ? kChunkColumns : 32;  // columns of a block of the file
+  static constexpr size_t kUnitBytes = F::row_bytes / (kChunkColumns / kUnit);
+
+  // What a strip or row lacks is zero.
+  void unpack(int64_t column) const {
+    const int64_t n_rows = min64(kTileRows, call_.m - row_), present = min64(kChunkColumns, call_.k - column);
+    const std::byte* rows = strip_ + static_cast<size_t>(column / kUnit) * kUnitBytes;
+    size_t stride = stride_;
+    if (n_rows < kTileRows || present < kChunkColumns) {
+      std::memset(scratch_.copy, 0, kTileRows * FewScratch::kWidestRow);
+      for (int64_t r = 0; r < n_rows; ++r) {
+        std::memcpy(scratch_.copy + static_cast<size_t>(r) * FewScratch::kWidestRow,
+                    rows + static_cast<size_t>(r) * stride_, static_cast<size_t>(present / kUnit) * kUnitBytes);
+      }
+      rows = scratch_.copy;
+      stride = FewScratch::kWidestRow;
+    }
+    for (int64_t r = 0; r < kTileRows; r += 4) {
+      // As much of the next strip, of each quarter in order, so that it is read in four streams.
+      const std::byte* ahead = strip_ + static_cast<size_t>(kTileRows + r) * stride_ +
+                               static_cast<size_t>(column / kChunkColumns) * 4 * F::row_bytes;
+      unroll<(4 * F::row_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * i.value), _MM_HINT_T1);
+      });
+      F::unpack_four(rows, stride, r, *scratch_.panel);
+    }
+  }
+
+  const LinearCall& call_;
+  const FewScratch& scratch_;
+  size_t stride_;
+  const std::byte* strip_;
+  int64_t row_, group0_, n_groups_;
+};
+
+template <class F>
+void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::byte* room) {
+  static const TileConfig config = few_config<F::sub>();
+  const TileScope tiles(config);
+  const FewScratch scratch(room);
+  for (int64_t row = row0; row < row1; row += kTileRows) StripProduct<F>(call, row, scratch).run();
+}
+
+// ---- The table ----
+
+struct FewFormat {
+  int unit;
+  void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
+};
+template <class F>
+constexpr FewFormat few_format_of{F::unit, multiply_strips<F>};
+
+const FewFormat* find_few_format(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_0: return &few_format_of<FewQ4_0>;
+    case DType::Q8_0: return &few_format_of<FewQ8_0>;
+    case DType::Q4_K: return &few_format_of<FewQ4_K>;
+    case DType::Q5_K: return &few_format_of<FewQ5_K>;
+    case DType::Q6_K: return &few_format_of<FewQ6_K>;
+    default: return nullptr;
+  }
+}
+const FewFormat& few_format(DType dtype) {
+  const FewFormat* found = find_few_format(dtype);
+  TANDEM_CHECK(found != nullptr);
+  return *found;
+}
+
+bool has_few_kernel(DType dtype) {
+  return find_few_format(dtype) != nullptr;
+}
+size_t few_encoded_bytes(DType dtype, int64_t n, int64_t k) {
+  return FewLayout{few_format(dtype).unit, k}.group_bytes() *
+         static_cast<size_t>(whole(n, kGroupTokens) / kGroupTokens);
+}
+bool same_few_encoding(DType a, DType b, int64_t) {
+  return few_format(a).unit == few_format(b).unit;
+}
+int64_t few_encode_granularity(DType, int64_t) {
+  return kGroupTokens;
+}
+
+// One group.
+template <int unit>
+void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to) {
+  auto* scales = reinterpret_cast<float*>(to + layout.scales_at());
+  auto* sums = reinterpret_cast<float*>(to + layout.sums_at());
+  alignas(64) int8_t q[kGroupTokens][kChunkColumns] = {};
+  alignas(64) float scale[kChunkColumns / unit][kGroupTokens] = {}, sum[8][kGroupTokens] = {};
+  for (int64_t column = 0; column < layout.k; column += kChunkColumns) {
+    const int64_t present = min64(kChunkColumns, layout.k - column);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      Span span;
+      encode_span<unit>(x + t * ldx + column, present, q[t], span);
+      for (int64_t i = 0; i < kChunkColumns / unit; ++i) scale[i][t] = i * unit < present ? span.scale[i] : 0.0f;
+      for (int64_t i = 0; i < 8; ++i)
+        sum[i][t] = static_cast<float>(span.sum32[i]) * (unit == 32 ? scale[i][t] : 1.0f);
+    }
+    unroll<4>([&](auto i) __attribute__((always_inline)) {
+      alignas(64) std::byte words[kTileWords * 4];
+      for (int64_t t = 0; t < kGroupTokens; ++t) std::memcpy(words + 64 * t, q[t] + 64 * i.value, 64);
+      transpose_words(words, to + column * 16 + 1024 * i.value);
+    });
+    std::memcpy(scales + column / unit * 16, scale, sizeof scale);
+    std::memcpy(sums + column / 32 * 16, sum, sizeof sum);
+  }
+}
+
+void few_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
+                std::byte* encoded) {
+  const FewLayout layout{few_format(dtype).unit, k};
+  for (int64_t t = token0; t < token1; t += kGroupTokens) {
+    const auto encode = layout.unit == 32 ? encode_group<32> : encode_group<256>;
+    encode(layout, x + t * ldx, ldx, min64(kGroupTokens, n - t),
+           encoded + static_cast<size_t>(t / kGroupTokens) * layout.group_bytes());
+  }
+}
+
+int64_t few_row_granularity(DType, int64_t, int64_t, int64_t) {
+  return kTileRows;
+}
+size_t few_scratch_bytes(DType, int64_t n, int64_t) {
+  return FewScratch::bytes(n);
+}
+void few_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
+  few_format(call.dtype).multiply(call, row0, row1, scratch);
+}
+
+}  // namespace
+
+// As measured with two cores of a Granite Rapids, 5632 x 2048. From 17 to 24 tokens of Q6_K are two groups, but two whole tiles of VNNI.
+bool takes_few(DType dtype, int64_t n) {
+  switch (dtype) {
+    case DType::Q4_0:
+    case DType::Q4_K: return n >= 8;
+    case DType::Q5_K: return n >= 10;
+    case DType::Q8_0: return n >= 12;
+    case DType::Q6_K: return n >= 13 && (n <= 16 || n > 24);
+    default: return false;
+  }
+}
+
+const LinearKernels& few_linear_kernels() {
+  static constexpr LinearKernels table{has_few_kernel,         few_encoded_bytes, same_few_encoding,
+                                       few_encode_granularity, few_encode,        few_row_granularity,
+                                       few_scratch_bytes,      few_multiply};
+  return table;
+}
+
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu

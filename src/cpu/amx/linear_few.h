@@ -1,0 +1,49 @@
+// How products of some tokens, more than are best row by row and fewer than are best in bf16 (linear_layout.h), are laid out for
+// AMX: 8-bit integers, exactly those of the kernels of avx512/.
+//
+// Why not in strips as there (linear_strip.h). Their bytes are transposed, so that a vector has a column of 16 rows: that takes as long as
+// to multiply 20 tokens. A tile of weights is a left factor here, [16 rows][columns of one scale], and those are bytes as
+// they lie in the file, once they are bytes: 4 operations for 64 of them. A tile of activations is the right factor, [columns / 4]
+// [16 tokens][4], and the sums are [16 rows][16 tokens]. A scale multiplies a row of them, a vector.
+//
+// Codes are signed and may be some times as large, as they lie high in their byte: the scale is so much smaller. A min, or what an
+// offset of the codes makes, multiplies the sum of a token's codes.
+//
+// Floors, of 16 rows, 256 columns and 16 tokens with scales for 32 columns: 8 tiles of 16 cycles; 16 * 8 * 2 vector operations for
+// the sums (3 with mins), 256 for the codes and 200 for the scales; of Q4_K 2.3 KB of weights. At two of 64 bytes a cycle, 3.4
+// GHz: 120 ns of a core, in which memory brings 2 KB.
+// Measured on a core of a Granite Rapids, in L2 and beside others: unpacking 60 ns, tiles 70 (a store of one takes as long as its product),
+// sums 95, and all 225 to 250: they hardly overlap, also where their instructions alternate. Two cores, 5632 x 2048 from memory, GB/s: Q4_0
+// 12.9, Q4_K 12.9, Q5_K 13.8, Q8_0 16.3, Q6_K 12.3, where strips of VNNI read 8.6, 8.9, 10.2, 12.7 and 9.9.
+// Scales multiplied into the codes, in two planes of bytes, save most sums and stores, but that takes twice as long to unpack.
+#pragma once
+
+#include "cpu/amx/linear_layout.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+
+inline constexpr int64_t kGroupTokens = 16;  // of a tile
+inline constexpr int64_t kChunkColumns = 256;
+inline constexpr int64_t kMostScales = kChunkColumns / 16;
+
+// 16 rows of 256 columns.
+struct alignas(64) FewPanel {
+  std::byte codes[kChunkColumns / 64][kTileRows][64];
+  float scales[kTileRows * kMostScales];  // [16 rows][256 / sub]
+  float mins[kTileRows * kMostScales];    // likewise
+};
+
+// A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and what mins multiply: the sums of
+// 32 codes, times the scale if it is one of 32 columns. Columns are padded with zeros to whole chunks.
+struct FewLayout {
+  int unit;  // columns of a scale
+  int64_t k;
+  int64_t columns() const { return whole(k, kChunkColumns); }
+  size_t scales_at() const { return static_cast<size_t>(columns() / 4) * 64; }
+  size_t sums_at() const { return scales_at() + static_cast<size_t>(columns() / unit) * 64; }
+  size_t group_bytes() const { return sums_at() + static_cast<size_t>(columns() / 32) * 64; }
+};
+
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
