@@ -16,6 +16,7 @@ namespace TANDEM_ISA {
 namespace {
 
 constexpr int64_t kSums = 8;  // tiles of sums at a time
+constexpr int64_t kTokensAtOnce = 512;
 constexpr int64_t kTileWords = kTileRows * kGroupTokens;
 
 // Parts of a worker's scratch.
@@ -33,16 +34,17 @@ struct FewScratch {
         results(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)) {}
   static size_t bytes(int64_t n) {
     return sizeof(FewPanel) + kSums * kTileWords * 4 + kTileRows * kWidestRow +
-           static_cast<size_t>(whole(n, kGroupTokens)) * kTileRows * 4;
+           static_cast<size_t>(min64(kTokensAtOnce, whole(n, kGroupTokens))) * kTileRows * 4;
   }
 };
 
 // Products of 16 rows of weights, `sub` columns of which are a tile, and of as many columns of activations.
-template <int sub>
+template <class F>
 TileConfig few_config() {
   TileConfig config;
-  for (int weights : {4, 5}) config.row_bytes[weights] = sub;
-  for (int activations : {6, 7}) config.rows[activations] = sub / 4;
+  if (F::is_folded) return config;  // whole tiles
+  for (int weights : {4, 5}) config.row_bytes[weights] = F::sub;
+  for (int activations : {6, 7}) config.rows[activations] = F::sub / 4;
   return config;
 }
 
@@ -97,7 +99,11 @@ TANDEM_INLINE void add_chunk(const FewPanel& panel, const std::byte* q, const fl
     multiply_scales<F::sub>(panel, q, first, sums);
     for (int s = first; s < first + kSums; ++s) {
       const __m512 x = kLate ? _mm512_setzero_ps() : _mm512_load_ps(x_scales + 16 * s);
-      const __m512 x_sum = F::has_mins ? _mm512_load_ps(x_sums + 16 * (s * F::sub / 32)) : _mm512_setzero_ps();
+      __m512 x_sum = _mm512_setzero_ps();
+      if constexpr (F::has_mins) {
+        static_assert(F::sub == 32);
+        x_sum = _mm512_add_ps(_mm512_load_ps(x_sums + 32 * s), _mm512_load_ps(x_sums + 32 * s + 16));
+      }
       unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
         const int at = r.value * kScales + s;
         const __m512 products =
@@ -117,40 +123,118 @@ TANDEM_INLINE void add_chunk(const FewPanel& panel, const std::byte* q, const fl
   });
 }
 
+// Of weights whose scales are in their codes. G tiles of sums: of as many groups, whose codes are `apart`, or two of one group, as a
+// product waits for the one that it adds to.
+template <int G>
+TANDEM_INLINE void multiply_columns(const FewPanel& panel, const std::byte* q, size_t apart, int32_t* sums) {
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (G == 4) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  unroll<2>([&](auto two) __attribute__((always_inline)) {
+    constexpr int p = 2 * decltype(two)::value;
+    const std::byte *even = q + 1024 * p, *odd = even + 1024;
+    _tile_loadd(4, panel.codes[p], 64);
+    _tile_loadd(5, panel.codes[p + 1], 64);
+    _tile_loadd(6, even, 64);
+    _tile_dpbssd(0, 4, 6);
+    if constexpr (G == 1) {
+      _tile_loadd(7, odd, 64);
+      _tile_dpbssd(1, 5, 7);
+    } else {
+      _tile_loadd(7, even + apart, 64);
+      _tile_dpbssd(1, 4, 7);
+      if constexpr (G == 4) {
+        _tile_loadd(6, even + 2 * apart, 64);
+        _tile_dpbssd(2, 4, 6);
+        _tile_loadd(7, even + 3 * apart, 64);
+        _tile_dpbssd(3, 4, 7);
+      }
+      _tile_loadd(6, odd, 64);
+      _tile_dpbssd(0, 5, 6);
+      _tile_loadd(7, odd + apart, 64);
+      _tile_dpbssd(1, 5, 7);
+      if constexpr (G == 4) {
+        _tile_loadd(6, odd + 2 * apart, 64);
+        _tile_dpbssd(2, 5, 6);
+        _tile_loadd(7, odd + 3 * apart, 64);
+        _tile_dpbssd(3, 5, 7);
+      }
+    }
+  });
+  _tile_stored(0, sums, 64);
+  _tile_stored(1, sums + kTileWords, 64);
+  if constexpr (G == 4) {
+    _tile_stored(2, sums + 2 * kTileWords, 64);
+    _tile_stored(3, sums + 3 * kTileWords, 64);
+  }
+  settle_stores();
+}
+
+// results += 256 columns of 16 rows times those of G groups, 1, 2 or 4, whose activations are `apart` bytes from each other.
+template <class F, int G>
+TANDEM_INLINE void add_folded(const FewPanel& panel, const std::byte* q, size_t apart, const float* x_scales,
+                              const float* x_sums, int32_t* sums, float* results) {
+  multiply_columns<G>(panel, q, apart, sums);
+  for (int g = 0; g < G; ++g) {
+    const size_t further = static_cast<size_t>(g) * apart / sizeof(float);
+    const __m512 x = _mm512_load_ps(x_scales + further);
+    __m512 total[kTileRows];
+    unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      __m512i sum = _mm512_load_si512(sums + g * kTileWords + 16 * r.value);
+      if constexpr (G == 1) sum = _mm512_add_epi32(sum, _mm512_load_si512(sums + kTileWords + 16 * r.value));
+      total[r.value] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(panel.scales[r.value]));
+    });
+    if constexpr (F::has_mins) {
+      constexpr int kMins = kChunkColumns / F::sub;
+      for (int s = 0; s < kMins; ++s) {
+        const __m512 x_sum = _mm512_load_ps(x_sums + further + F::sub * s);
+        unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+          total[r.value] = _mm512_fmadd_ps(x_sum, _mm512_set1_ps(panel.mins[r.value * kMins + s]), total[r.value]);
+        });
+      }
+    }
+    unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
+      float* to = results + g * kTileWords + 16 * r.value;
+      _mm512_store_ps(to, _mm512_fmadd_ps(total[r.value], x, _mm512_load_ps(to)));
+    });
+  }
+  settle_stores();
+}
+
 // A strip of 16 rows times some groups of tokens.
 template <class F>
 class StripProduct {
  public:
-  StripProduct(const LinearCall& call, int64_t row, const FewScratch& scratch)
+  StripProduct(const LinearCall& call, int64_t row, int64_t token0, int64_t token1, const FewScratch& scratch)
       : call_(call),
         scratch_(scratch),
         stride_(static_cast<size_t>(call.k / kUnit) * kUnitBytes),
         strip_(call.w + static_cast<size_t>(row) * stride_),
         row_(row),
-        group0_(call.token0 / kGroupTokens),
-        n_groups_(whole(call.end_token(), kGroupTokens) / kGroupTokens - group0_) {}
+        token1_(token1),
+        group0_(token0 / kGroupTokens),
+        n_groups_(whole(token1, kGroupTokens) / kGroupTokens - group0_) {}
 
   void run() const {
-    const FewLayout layout{F::unit, call_.k};
     std::memset(scratch_.results, 0, static_cast<size_t>(n_groups_ * kTileWords) * 4);
     for (int64_t column = 0; column < call_.k; column += kChunkColumns) {
       unpack(column);
       settle_stores();
-      for (int64_t g = 0; g < n_groups_; ++g) {
-        const std::byte* x = call_.x + static_cast<size_t>(group0_ + g) * layout.group_bytes();
-        const auto floats = [&](size_t part, int columns) __attribute__((always_inline)) {
-          return reinterpret_cast<const float*>(x + part) + column / columns * kGroupTokens;
-        };
-        add_chunk<F>(*scratch_.panel, x + static_cast<size_t>(column) * kGroupTokens,
-                     floats(layout.scales_at(), F::unit), floats(layout.sums_at(), 32), scratch_.sums,
-                     scratch_.results + g * kTileWords);
+      int64_t g = 0;
+      if constexpr (F::is_folded) {
+        for (; g + 4 <= n_groups_; g += 4) add<4>(g, column);
+        for (; g + 2 <= n_groups_; g += 2) add<2>(g, column);
       }
+      for (; g < n_groups_; ++g) add<1>(g, column);
     }
     for (int64_t g = 0; g < n_groups_; ++g) {
       alignas(64) std::byte by_token[kTileWords * 4];
       transpose_words(reinterpret_cast<const std::byte*>(scratch_.results + g * kTileWords), by_token);
       const int64_t token = (group0_ + g) * kGroupTokens;
-      store_tile(call_, row_, token, min64(kGroupTokens, call_.end_token() - token),
+      store_tile(call_, row_, token, min64(kGroupTokens, token1_ - token),
                  reinterpret_cast<const float*>(by_token));
     }
   }
@@ -158,6 +242,21 @@ class StripProduct {
  private:
   static constexpr int64_t kUnit = F::unit == kChunkColumns ? kChunkColumns : 32;  // columns of a block of the file
   static constexpr size_t kUnitBytes = F::row_bytes / (kChunkColumns / kUnit);
+
+  template <int G>
+  TANDEM_INLINE void add(int64_t g, int64_t column) const {
+    const FewLayout layout{F::unit, call_.k};
+    const std::byte* x = call_.x + static_cast<size_t>(group0_ + g) * layout.group_bytes();
+    const std::byte* q = x + static_cast<size_t>(column) * kGroupTokens;
+    const float* scales = reinterpret_cast<const float*>(x + layout.scales_at()) + column / F::unit * kGroupTokens;
+    const float* sums = reinterpret_cast<const float*>(x + layout.sums_at()) + column / 16 * kGroupTokens;
+    float* results = scratch_.results + g * kTileWords;
+    if constexpr (F::is_folded) {
+      add_folded<F, G>(*scratch_.panel, q, layout.group_bytes(), scales, sums, scratch_.sums, results);
+    } else {
+      add_chunk<F>(*scratch_.panel, q, scales, sums, scratch_.sums, results);
+    }
+  }
 
   // What a strip or row lacks is zero.
   void unpack(int64_t column) const {
@@ -188,15 +287,19 @@ class StripProduct {
   const FewScratch& scratch_;
   size_t stride_;
   const std::byte* strip_;
-  int64_t row_, group0_, n_groups_;
+  int64_t row_, token1_, group0_, n_groups_;
 };
 
 template <class F>
 void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::byte* room) {
-  static const TileConfig config = few_config<F::sub>();
+  static const TileConfig config = few_config<F>();
   const TileScope tiles(config);
   const FewScratch scratch(room);
-  for (int64_t row = row0; row < row1; row += kTileRows) StripProduct<F>(call, row, scratch).run();
+  for (int64_t row = row0; row < row1; row += kTileRows) {
+    for (int64_t token = call.token0; token < call.end_token(); token += kTokensAtOnce) {
+      StripProduct<F>(call, row, token, min64(token + kTokensAtOnce, call.end_token()), scratch).run();
+    }
+  }
 }
 
 // ---- The table ----
@@ -210,6 +313,8 @@ constexpr FewFormat few_format_of{F::unit, multiply_strips<F>};
 
 const FewFormat* find_few_format(DType dtype) {
   switch (dtype) {
+    case DType::Q2_K: return &few_format_of<FewQ2_K>;
+    case DType::Q3_K: return &few_format_of<FewQ3_K>;
     case DType::Q4_0: return &few_format_of<FewQ4_0>;
     case DType::Q8_0: return &few_format_of<FewQ8_0>;
     case DType::Q4_K: return &few_format_of<FewQ4_K>;
@@ -244,15 +349,14 @@ void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t 
   auto* scales = reinterpret_cast<float*>(to + layout.scales_at());
   auto* sums = reinterpret_cast<float*>(to + layout.sums_at());
   alignas(64) int8_t q[kGroupTokens][kChunkColumns] = {};
-  alignas(64) float scale[kChunkColumns / unit][kGroupTokens] = {}, sum[8][kGroupTokens] = {};
+  alignas(64) float scale[kChunkColumns / unit][kGroupTokens] = {}, sum[kChunkColumns / 16][kGroupTokens] = {};
   for (int64_t column = 0; column < layout.k; column += kChunkColumns) {
     const int64_t present = min64(kChunkColumns, layout.k - column);
     for (int64_t t = 0; t < n_tokens; ++t) {
       Span span;
       encode_span<unit>(x + t * ldx + column, present, q[t], span);
       for (int64_t i = 0; i < kChunkColumns / unit; ++i) scale[i][t] = i * unit < present ? span.scale[i] : 0.0f;
-      for (int64_t i = 0; i < 8; ++i)
-        sum[i][t] = static_cast<float>(span.sum32[i]) * (unit == 32 ? scale[i][t] : 1.0f);
+      for (int64_t i = 0; i < kChunkColumns / 16; ++i) sum[i][t] = span.sum16[i];
     }
     unroll<4>([&](auto i) __attribute__((always_inline)) {
       alignas(64) std::byte words[kTileWords * 4];
@@ -260,7 +364,7 @@ void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t 
       transpose_words(words, to + column * 16 + 1024 * i.value);
     });
     std::memcpy(scales + column / unit * 16, scale, sizeof scale);
-    std::memcpy(sums + column / 32 * 16, sum, sizeof sum);
+    if (unit != 32) std::memcpy(sums + column / 16 * 16, sum, sizeof sum);
   }
 }
 
@@ -289,6 +393,8 @@ void few_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte*
 // As measured with two cores of a Granite Rapids, 5632 x 2048. From 17 to 24 tokens of Q6_K are two groups, but two whole tiles of VNNI.
 bool takes_few(DType dtype, int64_t n) {
   switch (dtype) {
+    case DType::Q2_K:
+    case DType::Q3_K: return n >= 4;
     case DType::Q4_0:
     case DType::Q4_K: return n >= 8;
     case DType::Q5_K: return n >= 10;

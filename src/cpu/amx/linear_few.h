@@ -1,10 +1,12 @@
-// How products of some tokens, more than are best row by row and fewer than are best in bf16 (linear_layout.h), are laid out for
-// AMX: 8-bit integers, exactly those of the kernels of avx512/.
+// How products in 8-bit integers, exactly those of the kernels of avx512/, are laid out for AMX: of some tokens, more than are best
+// row by row and fewer than are best in bf16 (linear_layout.h), and of Q2_K and Q3_K any more.
 //
 // Why not in strips as there (linear_strip.h). Their bytes are transposed, so that a vector has a column of 16 rows: that takes as long as
 // to multiply 20 tokens. A tile of weights is a left factor here, [16 rows][columns of one scale], and those are bytes as
 // they lie in the file, once they are bytes: 4 operations for 64 of them. A tile of activations is the right factor, [columns / 4]
 // [16 tokens][4], and the sums are [16 rows][16 tokens]. A scale multiplies a row of them, a vector.
+//
+// Q2_K and Q3_K have so few bits that a code times its scale is a byte. Then the unit adds up all 256 columns, 64 at a time.
 //
 // Codes are signed and may be some times as large, as they lie high in their byte: the scale is so much smaller. A min, or what an
 // offset of the codes makes, multiplies the sum of a token's codes.
@@ -34,15 +36,15 @@ struct alignas(64) FewPanel {
   float mins[kTileRows * kMostScales];    // likewise
 };
 
-// A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and what mins multiply: the sums of
-// 32 codes, times the scale if it is one of 32 columns. Columns are padded with zeros to whole chunks.
+// A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and the sums of 16 codes, which mins
+// multiply (none of types with scales of 32 columns have some here). Columns are padded with zeros to whole chunks.
 struct FewLayout {
   int unit;  // columns of a scale
   int64_t k;
   int64_t columns() const { return whole(k, kChunkColumns); }
   size_t scales_at() const { return static_cast<size_t>(columns() / 4) * 64; }
   size_t sums_at() const { return scales_at() + static_cast<size_t>(columns() / unit) * 64; }
-  size_t group_bytes() const { return sums_at() + static_cast<size_t>(columns() / 32) * 64; }
+  size_t group_bytes() const { return sums_at() + (unit == 32 ? 0 : static_cast<size_t>(columns() / 16) * 64); }
 };
 
 }  // namespace TANDEM_ISA

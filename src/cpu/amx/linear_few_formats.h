@@ -1,6 +1,7 @@
 // Weights of 16 rows as bytes, for linear_few.h: a struct for a dtype, with
 //   unit       columns of an activation's scale
-//   sub        columns of a weight's scale
+//   sub        columns of a weight's scale, or of its min if scales are in the codes
+//   is_folded  whether they are; then a row has one scale in 256 columns
 //   has_mins   whether sums of activations add something
 //   row_bytes  of 256 columns
 //   unpack_four(rows, stride, first, panel)  the rows first to first + 3
@@ -56,7 +57,7 @@ TANDEM_INLINE void each_of_four(const std::byte* rows, size_t stride, int64_t fi
 
 struct FewQ4_0 {
   static constexpr int unit = 32, sub = 32;
-  static constexpr bool has_mins = false;
+  static constexpr bool has_mins = false, is_folded = false;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ4_0);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     // The first 16-bit words of eight blocks of 9.
@@ -82,7 +83,7 @@ struct FewQ4_0 {
 
 struct FewQ8_0 {
   static constexpr int unit = 32, sub = 32;
-  static constexpr bool has_mins = false;
+  static constexpr bool has_mins = false, is_folded = false;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ8_0);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     // The first 16-bit words of eight blocks of 17.
@@ -147,7 +148,7 @@ TANDEM_INLINE void put_scales_and_mins(const std::byte* rows, size_t stride, int
 
 struct FewQ4_K {
   static constexpr int unit = 256, sub = 32;
-  static constexpr bool has_mins = true;
+  static constexpr bool has_mins = true, is_folded = false;
   static constexpr size_t row_bytes = sizeof(BlockQ4_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     put_scales_and_mins(rows, stride, first, 16, panel);
@@ -162,7 +163,7 @@ struct FewQ4_K {
 
 struct FewQ5_K {
   static constexpr int unit = 256, sub = 32;
-  static constexpr bool has_mins = true;
+  static constexpr bool has_mins = true, is_folded = false;
   static constexpr size_t row_bytes = sizeof(BlockQ5_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     put_scales_and_mins(rows, stride, first, 8, panel);
@@ -180,7 +181,7 @@ struct FewQ5_K {
 
 struct FewQ6_K {
   static constexpr int unit = 256, sub = 16;
-  static constexpr bool has_mins = false;
+  static constexpr bool has_mins = false, is_folded = false;
   static constexpr size_t row_bytes = sizeof(BlockQ6_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
@@ -202,6 +203,90 @@ struct FewQ6_K {
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + offsetof(BlockQ6_K, scales))));
       _mm512_store_ps(panel.scales + 16 * r,
                       _mm512_mul_ps(_mm512_cvtepi32_ps(integers), _mm512_broadcastss_ps(unit_of_codes)));
+    });
+  }
+};
+
+// ---- Codes times their scales ----
+
+// 16 places that bytes are looked up at: those of a pair's four scales, among the products of 16 scales with a code.
+template <int pair>
+TANDEM_INLINE __m512i places_of_scales() {
+  constexpr auto four = [](int i) { return 0x01010101 * (4 * pair + i); };
+  return _mm512_setr_epi32(four(0), four(0), four(0), four(0), four(1), four(1), four(1), four(1), four(2),
+                           four(2), four(2), four(2), four(3), four(3), four(3), four(3));
+}
+TANDEM_INLINE __m512i four_lanes(__m128i a, __m128i b, __m128i c, __m128i d) {
+  const __m512i low = _mm512_castsi256_si512(_mm256_set_m128i(b, a));
+  return _mm512_inserti64x4(low, _mm256_set_m128i(d, c), 1);
+}
+// Of 128 columns bits 2 i and 2 i + 1 of a byte are the i-th 32 columns'. Those of a pair of 32, as bits 4 and 5.
+template <int pair>
+TANDEM_INLINE __m512i two_bits(const std::byte* qs) {
+  constexpr int i = 2 * (pair % 2);
+  return rotate_halves<(4 - 2 * i) & 63, (2 - 2 * i) & 63>(twice(qs + pair / 2 * 32));
+}
+TANDEM_INLINE float half_at(const std::byte* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+
+struct FewQ2_K {
+  static constexpr int unit = 256, sub = 16;
+  static constexpr bool has_mins = true, is_folded = true;
+  static constexpr size_t row_bytes = sizeof(BlockQ2_K);
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+    each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
+      const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + offsetof(BlockQ2_K, scales)));
+      const __m128i nibble = _mm_set1_epi8(0x0f), one = _mm_and_si128(both, nibble);
+      const __m128i two = _mm_add_epi8(one, one);
+      const __m512i products = four_lanes(_mm_setzero_si128(), one, two, _mm_add_epi8(one, two));
+      unroll<4>([&](auto pair) __attribute__((always_inline)) {
+        constexpr int p = decltype(pair)::value;
+        const __m512i places = _mm512_ternarylogic_epi32(two_bits<p>(w + offsetof(BlockQ2_K, qs)), all_bytes(0x30),
+                                                         places_of_scales<p>(), 0xea);  // (a & b) | c
+        put_codes(panel, r, p, _mm512_permutexvar_epi8(places, products));
+      });
+      panel.scales[r] = half_at(w + offsetof(BlockQ2_K, d));
+      const __m128i mins = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
+      const __m512 dmin = _mm512_set1_ps(-half_at(w + offsetof(BlockQ2_K, dmin)));
+      _mm512_store_ps(panel.mins + 16 * r, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(mins)), dmin));
+    });
+  }
+};
+
+// A code is -4 to 3, a scale -32 to 31. Minus their product is a signed byte.
+struct FewQ3_K {
+  static constexpr int unit = 256, sub = 16;
+  static constexpr bool has_mins = false, is_folded = true;
+  static constexpr size_t row_bytes = sizeof(BlockQ3_K);
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+    each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
+      // Scales: their lower four bits are in eight bytes, the upper two in four more.
+      int64_t eight;
+      int32_t four;
+      std::memcpy(&eight, w + offsetof(BlockQ3_K, scales), sizeof eight);
+      std::memcpy(&four, w + offsetof(BlockQ3_K, scales) + 8, sizeof four);
+      const __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi64x(eight), _mm_setr_epi32(0, 0, 4, 4)),
+                                        _mm_set1_epi8(0x0f));
+      const __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(four), _mm_setr_epi32(0, 2, 4, 6)),
+                                         _mm_set1_epi8(0x03));
+      const __m128i one = _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
+      const __m128i zero = _mm_setzero_si128(), two = _mm_add_epi8(one, one), three = _mm_add_epi8(one, two);
+      const __m512i negative = four_lanes(_mm_add_epi8(two, two), three, two, one);
+      const __m512i positive =
+          four_lanes(zero, _mm_sub_epi8(zero, one), _mm_sub_epi8(zero, two), _mm_sub_epi8(zero, three));
+      const __m512i third = twice(w + offsetof(BlockQ3_K, hmask));  // bit i of a byte is of the i-th 32 columns
+      unroll<4>([&](auto pair) __attribute__((always_inline)) {
+        constexpr int p = decltype(pair)::value;
+        const __m512i bits = select_bits<0x30>(two_bits<p>(w + offsetof(BlockQ3_K, qs)),
+                                               rotate_halves<(6 - 2 * p) & 63, (5 - 2 * p) & 63>(third));
+        const __m512i places =
+            _mm512_ternarylogic_epi32(bits, all_bytes(0x70), places_of_scales<p>(), 0xea);  // (a & b) | c
+        put_codes(panel, r, p, _mm512_permutex2var_epi8(negative, places, positive));
+      });
+      panel.scales[r] = -half_at(w + offsetof(BlockQ3_K, d));
     });
   }
 };
