@@ -19,12 +19,17 @@ constexpr int64_t kSums = 8;  // tiles of sums at a time
 constexpr int64_t kTokensAtOnce = 512;
 constexpr int64_t kTileWords = kTileRows * kGroupTokens;
 
+// Of few tokens, strip after strip: the next is fetched meanwhile.
+int64_t rows_at_once(int64_t n) {
+  return n <= 64 ? kTileRows : 16 * kTileRows;
+}
+
 // Parts of a worker's scratch.
 struct FewScratch {
   FewPanel* panel;
   int32_t* sums;    // [kSums][16 rows][16 tokens]
   std::byte* copy;  // [16 rows][kWidestRow] of the last rows or columns
-  float* results;   // [groups][16 rows][16 tokens]
+  float* results;   // [strips][groups][16 rows][16 tokens]
 
   static constexpr size_t kWidestRow = 64 * 5;
   explicit FewScratch(std::byte* at)
@@ -34,7 +39,7 @@ struct FewScratch {
         results(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)) {}
   static size_t bytes(int64_t n) {
     return sizeof(FewPanel) + kSums * kTileWords * 4 + kTileRows * kWidestRow +
-           static_cast<size_t>(min64(kTokensAtOnce, whole(n, kGroupTokens))) * kTileRows * 4;
+           static_cast<size_t>(min64(kTokensAtOnce, whole(n, kGroupTokens)) * rows_at_once(n)) * sizeof(float);
   }
 };
 
@@ -173,69 +178,101 @@ TANDEM_INLINE void multiply_columns(const FewPanel& panel, const std::byte* q, s
   settle_stores();
 }
 
+// Of mins and sums, for G groups.
+template <int G>
+TANDEM_INLINE void multiply_mins(const FewPanel& panel, const std::byte* x_sums, size_t apart, int32_t* sums) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, panel.min_codes, 64);
+  _tile_loadd(6, x_sums, 64);
+  _tile_dpbusd(0, 4, 6);
+  if constexpr (G >= 2) {
+    _tile_loadd(7, x_sums + apart, 64);
+    _tile_dpbusd(1, 4, 7);
+  }
+  if constexpr (G == 4) {
+    _tile_loadd(6, x_sums + 2 * apart, 64);
+    _tile_dpbusd(2, 4, 6);
+    _tile_loadd(7, x_sums + 3 * apart, 64);
+    _tile_dpbusd(3, 4, 7);
+  }
+  _tile_stored(0, sums, 64);
+  if constexpr (G >= 2) _tile_stored(1, sums + kTileWords, 64);
+  if constexpr (G == 4) {
+    _tile_stored(2, sums + 2 * kTileWords, 64);
+    _tile_stored(3, sums + 3 * kTileWords, 64);
+  }
+  settle_stores();
+}
+
 // results += 256 columns of 16 rows times those of G groups, 1, 2 or 4, whose activations are `apart` bytes from each other.
 template <class F, int G>
 TANDEM_INLINE void add_folded(const FewPanel& panel, const std::byte* q, size_t apart, const float* x_scales,
-                              const float* x_sums, int32_t* sums, float* results) {
+                              const std::byte* x_sums, int32_t* sums, float* results) {
+  constexpr bool has_mins = F::sums == FewSums::tiles;
+  int32_t* const mins = sums + 4 * kTileWords;
   multiply_columns<G>(panel, q, apart, sums);
+  if constexpr (has_mins) multiply_mins<G>(panel, x_sums, apart, mins);
   for (int g = 0; g < G; ++g) {
-    const size_t further = static_cast<size_t>(g) * apart / sizeof(float);
-    const __m512 x = _mm512_load_ps(x_scales + further);
-    __m512 total[kTileRows];
+    const __m512 x = _mm512_load_ps(x_scales + static_cast<size_t>(g) * apart / sizeof(float));
     unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      __m512i sum = _mm512_load_si512(sums + g * kTileWords + 16 * r.value);
-      if constexpr (G == 1) sum = _mm512_add_epi32(sum, _mm512_load_si512(sums + kTileWords + 16 * r.value));
-      total[r.value] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(panel.scales[r.value]));
-    });
-    if constexpr (F::has_mins) {
-      constexpr int kMins = kChunkColumns / F::sub;
-      for (int s = 0; s < kMins; ++s) {
-        const __m512 x_sum = _mm512_load_ps(x_sums + further + F::sub * s);
-        unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
-          total[r.value] = _mm512_fmadd_ps(x_sum, _mm512_set1_ps(panel.mins[r.value * kMins + s]), total[r.value]);
-        });
+      const int at = g * kTileWords + 16 * r.value;
+      __m512i sum = _mm512_load_si512(sums + at);
+      if constexpr (G == 1) sum = _mm512_add_epi32(sum, _mm512_load_si512(sums + kTileWords + at));
+      __m512 total = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(panel.scales[r.value]));
+      if constexpr (has_mins) {
+        total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(mins + at)), _mm512_set1_ps(panel.mins[r.value]),
+                                total);
       }
-    }
-    unroll<kTileRows>([&](auto r) __attribute__((always_inline)) {
-      float* to = results + g * kTileWords + 16 * r.value;
-      _mm512_store_ps(to, _mm512_fmadd_ps(total[r.value], x, _mm512_load_ps(to)));
+      _mm512_store_ps(results + at, _mm512_fmadd_ps(total, x, _mm512_load_ps(results + at)));
     });
   }
   settle_stores();
 }
 
-// A strip of 16 rows times some groups of tokens.
+// Some strips of 16 rows times some groups of tokens. With many tokens several strips are multiplied with a chunk of columns, so that
+// its activations stay in L2, as with bf16.
 template <class F>
 class StripProduct {
  public:
-  StripProduct(const LinearCall& call, int64_t row, int64_t token0, int64_t token1, const FewScratch& scratch)
+  StripProduct(const LinearCall& call, int64_t row0, int64_t row1, int64_t token0, int64_t token1,
+               const FewScratch& scratch)
       : call_(call),
         scratch_(scratch),
         stride_(static_cast<size_t>(call.k / kUnit) * kUnitBytes),
-        strip_(call.w + static_cast<size_t>(row) * stride_),
-        row_(row),
+        row0_(row0),
+        row1_(row1),
         token1_(token1),
         group0_(token0 / kGroupTokens),
         n_groups_(whole(token1, kGroupTokens) / kGroupTokens - group0_) {}
 
   void run() const {
-    std::memset(scratch_.results, 0, static_cast<size_t>(n_groups_ * kTileWords) * 4);
+    const int64_t n_strips = whole(row1_ - row0_, kTileRows) / kTileRows;
+    std::memset(scratch_.results, 0, static_cast<size_t>(n_strips * n_groups_ * kTileWords) * 4);
     for (int64_t column = 0; column < call_.k; column += kChunkColumns) {
-      unpack(column);
-      settle_stores();
-      int64_t g = 0;
-      if constexpr (F::is_folded) {
-        for (; g + 4 <= n_groups_; g += 4) add<4>(g, column);
-        for (; g + 2 <= n_groups_; g += 2) add<2>(g, column);
+      float* results = scratch_.results;
+      for (int64_t row = row0_; row < row1_; row += kTileRows, results += n_groups_ * kTileWords) {
+        unpack(row, column);
+        settle_stores();
+        int64_t g = 0;
+        if constexpr (F::is_folded) {
+          for (; g + 4 <= n_groups_; g += 4) add<4>(g, column, results);
+          for (; g + 2 <= n_groups_; g += 2) add<2>(g, column, results);
+        }
+        for (; g < n_groups_; ++g) add<1>(g, column, results);
       }
-      for (; g < n_groups_; ++g) add<1>(g, column);
     }
-    for (int64_t g = 0; g < n_groups_; ++g) {
-      alignas(64) std::byte by_token[kTileWords * 4];
-      transpose_words(reinterpret_cast<const std::byte*>(scratch_.results + g * kTileWords), by_token);
-      const int64_t token = (group0_ + g) * kGroupTokens;
-      store_tile(call_, row_, token, min64(kGroupTokens, token1_ - token),
-                 reinterpret_cast<const float*>(by_token));
+    const float* results = scratch_.results;
+    for (int64_t row = row0_; row < row1_; row += kTileRows) {
+      for (int64_t g = 0; g < n_groups_; ++g, results += kTileWords) {
+        alignas(64) std::byte by_token[kTileWords * 4];
+        transpose_words(reinterpret_cast<const std::byte*>(results), by_token);
+        const int64_t token = (group0_ + g) * kGroupTokens;
+        store_tile(call_, row, token, min64(kGroupTokens, token1_ - token),
+                   reinterpret_cast<const float*>(by_token));
+      }
     }
   }
 
@@ -244,24 +281,26 @@ class StripProduct {
   static constexpr size_t kUnitBytes = F::row_bytes / (kChunkColumns / kUnit);
 
   template <int G>
-  TANDEM_INLINE void add(int64_t g, int64_t column) const {
-    const FewLayout layout{F::unit, call_.k};
+  TANDEM_INLINE void add(int64_t g, int64_t column, float* results) const {
+    const FewLayout layout{F::unit, F::sums, call_.k};
     const std::byte* x = call_.x + static_cast<size_t>(group0_ + g) * layout.group_bytes();
     const std::byte* q = x + static_cast<size_t>(column) * kGroupTokens;
     const float* scales = reinterpret_cast<const float*>(x + layout.scales_at()) + column / F::unit * kGroupTokens;
-    const float* sums = reinterpret_cast<const float*>(x + layout.sums_at()) + column / 16 * kGroupTokens;
-    float* results = scratch_.results + g * kTileWords;
+    const std::byte* sums =
+        x + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * FewLayout::kSumsBytes;
+    results += g * kTileWords;
     if constexpr (F::is_folded) {
       add_folded<F, G>(*scratch_.panel, q, layout.group_bytes(), scales, sums, scratch_.sums, results);
     } else {
-      add_chunk<F>(*scratch_.panel, q, scales, sums, scratch_.sums, results);
+      add_chunk<F>(*scratch_.panel, q, scales, reinterpret_cast<const float*>(sums), scratch_.sums, results);
     }
   }
 
   // What a strip or row lacks is zero.
-  void unpack(int64_t column) const {
-    const int64_t n_rows = min64(kTileRows, call_.m - row_), present = min64(kChunkColumns, call_.k - column);
-    const std::byte* rows = strip_ + static_cast<size_t>(column / kUnit) * kUnitBytes;
+  void unpack(int64_t row, int64_t column) const {
+    const int64_t n_rows = min64(kTileRows, call_.m - row), present = min64(kChunkColumns, call_.k - column);
+    const std::byte* const strip = call_.w + static_cast<size_t>(row) * stride_;
+    const std::byte* rows = strip + static_cast<size_t>(column / kUnit) * kUnitBytes;
     size_t stride = stride_;
     if (n_rows < kTileRows || present < kChunkColumns) {
       std::memset(scratch_.copy, 0, kTileRows * FewScratch::kWidestRow);
@@ -274,7 +313,7 @@ class StripProduct {
     }
     for (int64_t r = 0; r < kTileRows; r += 4) {
       // As much of the next strip, of each quarter in order, so that it is read in four streams.
-      const std::byte* ahead = strip_ + static_cast<size_t>(kTileRows + r) * stride_ +
+      const std::byte* ahead = strip + static_cast<size_t>(kTileRows + r) * stride_ +
                                static_cast<size_t>(column / kChunkColumns) * 4 * F::row_bytes;
       unroll<(4 * F::row_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
         _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * i.value), _MM_HINT_T1);
@@ -286,8 +325,7 @@ class StripProduct {
   const LinearCall& call_;
   const FewScratch& scratch_;
   size_t stride_;
-  const std::byte* strip_;
-  int64_t row_, token1_, group0_, n_groups_;
+  int64_t row0_, row1_, token1_, group0_, n_groups_;
 };
 
 template <class F>
@@ -295,10 +333,11 @@ void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::by
   static const TileConfig config = few_config<F>();
   const TileScope tiles(config);
   const FewScratch scratch(room);
-  for (int64_t row = row0; row < row1; row += kTileRows) {
-    for (int64_t token = call.token0; token < call.end_token(); token += kTokensAtOnce) {
-      StripProduct<F>(call, row, token, min64(token + kTokensAtOnce, call.end_token()), scratch).run();
-    }
+  const int64_t rows = rows_at_once(call.n);
+  for (int64_t token = call.token0; token < call.end_token(); token += kTokensAtOnce) {
+    const int64_t token1 = min64(token + kTokensAtOnce, call.end_token());
+    for (int64_t row = row0; row < row1; row += rows)
+      StripProduct<F>(call, row, min64(row + rows, row1), token, token1, scratch).run();
   }
 }
 
@@ -306,10 +345,11 @@ void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::by
 
 struct FewFormat {
   int unit;
+  FewSums sums;
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 template <class F>
-constexpr FewFormat few_format_of{F::unit, multiply_strips<F>};
+constexpr FewFormat few_format_of{F::unit, F::sums, multiply_strips<F>};
 
 const FewFormat* find_few_format(DType dtype) {
   switch (dtype) {
@@ -333,11 +373,12 @@ bool has_few_kernel(DType dtype) {
   return find_few_format(dtype) != nullptr;
 }
 size_t few_encoded_bytes(DType dtype, int64_t n, int64_t k) {
-  return FewLayout{few_format(dtype).unit, k}.group_bytes() *
+  const FewFormat& f = few_format(dtype);
+  return FewLayout{f.unit, f.sums, k}.group_bytes() *
          static_cast<size_t>(whole(n, kGroupTokens) / kGroupTokens);
 }
 bool same_few_encoding(DType a, DType b, int64_t) {
-  return few_format(a).unit == few_format(b).unit;
+  return few_format(a).unit == few_format(b).unit && few_format(a).sums == few_format(b).sums;
 }
 int64_t few_encode_granularity(DType, int64_t) {
   return kGroupTokens;
@@ -347,16 +388,21 @@ int64_t few_encode_granularity(DType, int64_t) {
 template <int unit>
 void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to) {
   auto* scales = reinterpret_cast<float*>(to + layout.scales_at());
-  auto* sums = reinterpret_cast<float*>(to + layout.sums_at());
   alignas(64) int8_t q[kGroupTokens][kChunkColumns] = {};
   alignas(64) float scale[kChunkColumns / unit][kGroupTokens] = {}, sum[kChunkColumns / 16][kGroupTokens] = {};
+  alignas(64) int8_t sum_tile[kTileRows][kGroupTokens][4] = {};
+  static_assert(sizeof sum == FewLayout::kSumsBytes && sizeof sum_tile == sizeof sum);
   for (int64_t column = 0; column < layout.k; column += kChunkColumns) {
     const int64_t present = min64(kChunkColumns, layout.k - column);
     for (int64_t t = 0; t < n_tokens; ++t) {
       Span span;
       encode_span<unit>(x + t * ldx + column, present, q[t], span);
       for (int64_t i = 0; i < kChunkColumns / unit; ++i) scale[i][t] = i * unit < present ? span.scale[i] : 0.0f;
-      for (int64_t i = 0; i < kChunkColumns / 16; ++i) sum[i][t] = span.sum16[i];
+      for (int64_t i = 0; i < kChunkColumns / 16; ++i) {
+        sum[i][t] = span.sum16[i];
+        sum_tile[i / 4][t][i % 4] = static_cast<int8_t>(span.sum16[i] & 15);
+        sum_tile[4 + i / 4][t][i % 4] = static_cast<int8_t>(span.sum16[i] >> 4);
+      }
     }
     unroll<4>([&](auto i) __attribute__((always_inline)) {
       alignas(64) std::byte words[kTileWords * 4];
@@ -364,13 +410,16 @@ void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t 
       transpose_words(words, to + column * 16 + 1024 * i.value);
     });
     std::memcpy(scales + column / unit * 16, scale, sizeof scale);
-    if (unit != 32) std::memcpy(sums + column / 16 * 16, sum, sizeof sum);
+    std::byte* const sums =
+        to + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * FewLayout::kSumsBytes;
+    if (layout.sums == FewSums::floats) std::memcpy(sums, sum, sizeof sum);
+    if (layout.sums == FewSums::tiles) std::memcpy(sums, sum_tile, sizeof sum_tile);
   }
 }
 
 void few_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                 std::byte* encoded) {
-  const FewLayout layout{few_format(dtype).unit, k};
+  const FewLayout layout{few_format(dtype).unit, few_format(dtype).sums, k};
   for (int64_t t = token0; t < token1; t += kGroupTokens) {
     const auto encode = layout.unit == 32 ? encode_group<32> : encode_group<256>;
     encode(layout, x + t * ldx, ldx, min64(kGroupTokens, n - t),
@@ -393,8 +442,8 @@ void few_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte*
 // As measured with two cores of a Granite Rapids, 5632 x 2048. From 17 to 24 tokens of Q6_K are two groups, but two whole tiles of VNNI.
 bool takes_few(DType dtype, int64_t n) {
   switch (dtype) {
+    case DType::Q3_K: return n >= 6;
     case DType::Q2_K:
-    case DType::Q3_K: return n >= 4;
     case DType::Q4_0:
     case DType::Q4_K: return n >= 8;
     case DType::Q5_K: return n >= 10;

@@ -33,18 +33,26 @@ inline constexpr int64_t kMostScales = kChunkColumns / 16;
 struct alignas(64) FewPanel {
   std::byte codes[kChunkColumns / 64][kTileRows][64];
   float scales[kTileRows * kMostScales];  // [16 rows][256 / sub]
-  float mins[kTileRows * kMostScales];    // likewise
+  float mins[kTileRows * kMostScales];    // likewise; if they are in a tile, what multiplies it for a row
+  std::byte min_codes[kTileRows][64];     // 16 mins, 16 times as much, and zeros
 };
 
-// A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and the sums of 16 codes, which mins
-// multiply (none of types with scales of 32 columns have some here). Columns are padded with zeros to whole chunks.
+// What of activations mins multiply: sums of 16 codes, as floats, or of a chunk as a tile of bytes.
+enum class FewSums { none, floats, tiles };
+
+// A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and the sums of 16 codes s. A tile of sums is,
+// as 4 scales' bytes at a time, those of s & 15 and then of s >> 4, and zeros. Columns are padded with zeros to whole chunks.
 struct FewLayout {
   int unit;  // columns of a scale
+  FewSums sums;
   int64_t k;
   int64_t columns() const { return whole(k, kChunkColumns); }
   size_t scales_at() const { return static_cast<size_t>(columns() / 4) * 64; }
   size_t sums_at() const { return scales_at() + static_cast<size_t>(columns() / unit) * 64; }
-  size_t group_bytes() const { return sums_at() + (unit == 32 ? 0 : static_cast<size_t>(columns() / 16) * 64); }
+  static constexpr size_t kSumsBytes = 1024;  // of a chunk: 16 sums of floats, or a tile
+  size_t group_bytes() const {
+    return sums_at() + (sums == FewSums::none ? 0 : static_cast<size_t>(columns() / kChunkColumns) * kSumsBytes);
+  }
 };
 
 }  // namespace TANDEM_ISA

@@ -1,8 +1,9 @@
 // Weights of 16 rows as bytes, for linear_few.h: a struct for a dtype, with
 //   unit       columns of an activation's scale
-//   sub        columns of a weight's scale, or of its min if scales are in the codes
-//   is_folded  whether they are; then a row has one scale in 256 columns
-//   has_mins   whether sums of activations add something
+//   sub        columns of a weight's scale
+//   is_folded  whether scales are in the codes; then a row has one scale in 256 columns
+//   has_mins   whether there are such, if it is not folded
+//   sums       of activations, that mins multiply
 //   row_bytes  of 256 columns
 //   unpack_four(rows, stride, first, panel)  the rows first to first + 3
 #pragma once
@@ -57,7 +58,8 @@ TANDEM_INLINE void each_of_four(const std::byte* rows, size_t stride, int64_t fi
 
 struct FewQ4_0 {
   static constexpr int unit = 32, sub = 32;
-  static constexpr bool has_mins = false, is_folded = false;
+  static constexpr bool is_folded = false, has_mins = false;
+  static constexpr FewSums sums = FewSums::none;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ4_0);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     // The first 16-bit words of eight blocks of 9.
@@ -83,7 +85,8 @@ struct FewQ4_0 {
 
 struct FewQ8_0 {
   static constexpr int unit = 32, sub = 32;
-  static constexpr bool has_mins = false, is_folded = false;
+  static constexpr bool is_folded = false, has_mins = false;
+  static constexpr FewSums sums = FewSums::none;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ8_0);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     // The first 16-bit words of eight blocks of 17.
@@ -148,7 +151,8 @@ TANDEM_INLINE void put_scales_and_mins(const std::byte* rows, size_t stride, int
 
 struct FewQ4_K {
   static constexpr int unit = 256, sub = 32;
-  static constexpr bool has_mins = true, is_folded = false;
+  static constexpr bool is_folded = false, has_mins = true;
+  static constexpr FewSums sums = FewSums::floats;
   static constexpr size_t row_bytes = sizeof(BlockQ4_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     put_scales_and_mins(rows, stride, first, 16, panel);
@@ -163,7 +167,8 @@ struct FewQ4_K {
 
 struct FewQ5_K {
   static constexpr int unit = 256, sub = 32;
-  static constexpr bool has_mins = true, is_folded = false;
+  static constexpr bool is_folded = false, has_mins = true;
+  static constexpr FewSums sums = FewSums::floats;
   static constexpr size_t row_bytes = sizeof(BlockQ5_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     put_scales_and_mins(rows, stride, first, 8, panel);
@@ -181,7 +186,8 @@ struct FewQ5_K {
 
 struct FewQ6_K {
   static constexpr int unit = 256, sub = 16;
-  static constexpr bool has_mins = false, is_folded = false;
+  static constexpr bool is_folded = false, has_mins = false;
+  static constexpr FewSums sums = FewSums::floats;  // not used, but shared with other types
   static constexpr size_t row_bytes = sizeof(BlockQ6_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
@@ -234,7 +240,8 @@ TANDEM_INLINE float half_at(const std::byte* p) {
 
 struct FewQ2_K {
   static constexpr int unit = 256, sub = 16;
-  static constexpr bool has_mins = true, is_folded = true;
+  static constexpr bool is_folded = true;
+  static constexpr FewSums sums = FewSums::tiles;
   static constexpr size_t row_bytes = sizeof(BlockQ2_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
@@ -250,8 +257,9 @@ struct FewQ2_K {
       });
       panel.scales[r] = half_at(w + offsetof(BlockQ2_K, d));
       const __m128i mins = _mm_and_si128(_mm_srli_epi16(both, 4), nibble);
-      const __m512 dmin = _mm512_set1_ps(-half_at(w + offsetof(BlockQ2_K, dmin)));
-      _mm512_store_ps(panel.mins + 16 * r, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(mins)), dmin));
+      panel.mins[r] = -half_at(w + offsetof(BlockQ2_K, dmin));
+      const __m256i twice_mins = _mm256_set_m128i(_mm_slli_epi16(mins, 4), mins);
+      _mm512_store_si512(panel.min_codes[r], _mm512_zextsi256_si512(twice_mins));
     });
   }
 };
@@ -259,7 +267,8 @@ struct FewQ2_K {
 // A code is -4 to 3, a scale -32 to 31. Minus their product is a signed byte.
 struct FewQ3_K {
   static constexpr int unit = 256, sub = 16;
-  static constexpr bool has_mins = false, is_folded = true;
+  static constexpr bool is_folded = true;
+  static constexpr FewSums sums = FewSums::floats;  // not used, but shared with other types
   static constexpr size_t row_bytes = sizeof(BlockQ3_K);
   TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
