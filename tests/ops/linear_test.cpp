@@ -183,6 +183,13 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
   }
 }
 
+// More than kernels keep sums of.
+TEST_P(Linear, AgreesWithTheReferenceBeyondWhatIsMultipliedAtOnce) {
+  if (isa() != Isa::avx512_amx) GTEST_SKIP() << "others keep sums of a strip";
+  const Problem p(dtype(), 530, 275, block() == 1 ? 300 : std::max<int64_t>(block(), 320 / block() * block()), rng);
+  expect_reference(p, Extra::both);
+}
+
 void Linear::expect_no_division() {
   for (int64_t n : {1, 3, 9, 30, 79, 200}) {
     SCOPED_TRACE(n);
