@@ -6,7 +6,7 @@
 # newer ones.
 set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (with nvcc and a GPU), ON or OFF")
 set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
-option(TANDEM_CUDA_LINES "line numbers in kernels, for compute-sanitizer and ncu: two thirds of their bytes" OFF)
+option(TANDEM_CUDA_LINES "line numbers in kernels, for compute-sanitizer and ncu; kernels are three times as large" OFF)
 set(TANDEM_CUDA_ARCHS "" CACHE STRING "CUDA architectures, e.g. 90 or 80;90, or common; empty: those of this machine's GPUs")
 
 # Compute capabilities of the GPUs of this machine, as CMake's real architectures.

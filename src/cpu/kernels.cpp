@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "cpu/attention_with.h"
-#include "cpu/linear_large.h"
+#include "cpu/linear_choice.h"
 
 namespace tandem::cpu {
 namespace {
@@ -22,9 +22,9 @@ const LinearKernels& vbmi_linear() {
 }
 
 // Of AMX, for fewer tokens than its products in bf16.
-const LinearKernels& amx_few_linear() {
+const LinearKernels& amx_byte_linear() {
   static const LinearKernels table =
-      WithLargeBatches<avx512_amx::few_linear_kernels, avx512_amx::takes_few, vbmi_linear>::table();
+      WithKernelsFor<avx512_amx::byte_linear_kernels, avx512_amx::takes_bytes, vbmi_linear>::table();
   return table;
 }
 
@@ -71,7 +71,7 @@ Kernels kernels_for(Isa isa, const CpuFeatures& features) {
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
     case Isa::avx512_amx:
       return {isa,
-              WithLargeBatches<avx512_amx::linear_kernels, avx512_amx::takes, amx_few_linear>::table(),
+              WithKernelsFor<avx512_amx::linear_kernels, avx512_amx::takes, amx_byte_linear>::table(),
               AttentionWith<avx512_amx::attention_kernels, avx512_amx::takes, vnni_attention>::table(),
               avx512_vnni::row_kernels(), avx512_vnni::sparse_kernels()};
   }

@@ -95,8 +95,8 @@ const LinearKernels& linear_kernels();  // of IQ2 and IQ3 only
 namespace avx512_amx {
 const LinearKernels& linear_kernels();  // for many tokens only
 bool takes(DType dtype, int64_t n);     // whether they are the fastest with n tokens
-const LinearKernels& few_linear_kernels();  // for some tokens, in 8-bit integers
-bool takes_few(DType dtype, int64_t n);     // whether they are the fastest of those in integers
+const LinearKernels& byte_linear_kernels();  // for some tokens, in 8-bit integers
+bool takes_bytes(DType dtype, int64_t n);     // whether they are the fastest of those in integers
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

@@ -137,6 +137,10 @@ TEST_P(Linear, AgreesWithTheReferenceInStreamsOfRows) {
       expect_reference(p, Extra::both);
       const std::vector<float> whole = multiply(kernels(), p), parts = multiply(kernels(), p, Extra::none, 16);
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0);
+      set_reads_in_streams(!reads_in_streams());
+      const std::vector<float> otherwise = multiply(kernels(), p);
+      set_reads_in_streams(!reads_in_streams());
+      EXPECT_EQ(std::memcmp(whole.data(), otherwise.data(), whole.size() * 4), 0);
     }
   };
   both_ways();
@@ -150,16 +154,19 @@ TEST_P(Linear, LargestCodesDoNotOverflow) {
     DType dtype;
     size_t begin, end;  // of a block: codes, and scales that are no floats
   };
-  const Part parts[] = {{DType::Q4_K, 4, 144}, {DType::Q5_K, 4, 176}, {DType::Q6_K, 0, 208}};
+  const Part parts[] = {{DType::Q2_K, 0, 80},  {DType::Q3_K, 0, 108}, {DType::Q4_K, 4, 144},
+                        {DType::Q5_K, 4, 176}, {DType::Q6_K, 0, 208}};
   for (const Part& part : parts) {
     if (part.dtype != dtype()) continue;
     for (const float x : {1.0f, -1.0f}) {
-      for (int64_t n = 1; n <= 8; ++n) {
-        Problem p(dtype(), n, 3, 2 * block(), rng);
-        for (size_t b = 0; b < p.w.size(); b += dtype_info(dtype()).block_bytes)
-          std::memset(p.w.data() + b + part.begin, 0xff, part.end - part.begin);
-        for (float& v : p.x) v = x;
-        expect_reference(p, Extra::none);
+      for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 70}) {
+        for (const int bits : {0xff, 0}) {
+          Problem p(dtype(), n, 3, 2 * block(), rng);
+          for (size_t b = 0; b < p.w.size(); b += dtype_info(dtype()).block_bytes)
+            std::memset(p.w.data() + b + part.begin, bits, part.end - part.begin);
+          for (float& v : p.x) v = x;
+          expect_reference(p, Extra::none);
+        }
       }
     }
   }
@@ -183,10 +190,10 @@ TEST_P(Linear, AgreesWithTheReferenceAtOddSizes) {
   }
 }
 
-// More than kernels keep sums of.
+// More tokens and rows than a product holds at once.
 TEST_P(Linear, AgreesWithTheReferenceBeyondWhatIsMultipliedAtOnce) {
   if (isa() != Isa::avx512_amx) GTEST_SKIP() << "others keep sums of a strip";
-  const Problem p(dtype(), 530, 275, block() == 1 ? 300 : std::max<int64_t>(block(), 320 / block() * block()), rng);
+  const Problem p(dtype(), 530, 275, block() == 1 ? 300 : (320 + block() - 1) / block() * block(), rng);
   expect_reference(p, Extra::both);
 }
 

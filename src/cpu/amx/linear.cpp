@@ -74,7 +74,7 @@ bool takes(DType dtype, int64_t n) {
     case DType::Q5_K: return n >= 56;
     case DType::Q8_0: return n >= 64;
     case DType::Q2_K:
-    case DType::Q3_K: return false;  // are integers for any number (linear_few.h)
+    case DType::Q3_K: return false;  // are integers for any number (linear_bytes.h)
     case DType::IQ2_XXS:  // AVX2 has products of these; here they are dequantized by the reference code
     case DType::IQ2_XS:
     case DType::IQ2_S:

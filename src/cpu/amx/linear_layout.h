@@ -1,4 +1,4 @@
-// How matrix products are laid out for AMX: steps of many tokens. Fewer tokens take the kernels of avx512/.
+// How matrix products are laid out for AMX: steps of many tokens. Fewer tokens take those of linear_bytes.h or avx512/.
 //
 // The unit multiplies a tile of activations, [16 tokens][32 columns], with a tile of weights, [16 pairs of columns]
 // [16 rows][2], both bf16, and adds to a tile of sums, [16 tokens][16 rows], in floats. A tile is 1 KB. Four sums, two

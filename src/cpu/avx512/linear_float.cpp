@@ -2,8 +2,9 @@
 //
 // Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
 // bandwidth, or of many tokens one FMA for 16 columns and token (conversions are shared by four tokens). Of four rows at a time,
-// so that activations are loaded once for four, but for one token whose activations stay in L1: one row after the other is a single stream, which the caches' own
-// prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). More:
+// so that activations are loaded once for four, but for one token whose activations stay in L1: one row after the other is a single
+// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). On Intel the four rows are
+// of four streams (linear_simd.h). More:
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
@@ -58,7 +59,8 @@ TANDEM_INLINE __m512 load_weights(const std::byte* w, int64_t i, __mmask16 mask)
 template <DType dtype, int R, int T>
 void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) {
   constexpr int64_t kSize = static_cast<int64_t>(sizeof_element<dtype>);
-  // Sums in parallel, as an addition waits for the one before. The same for any number of rows, so that results are.
+  // Sums in parallel, as an addition waits for the one before. The same for any number of rows, so that results are. (Four were as
+  // fast for one row; only Intel has been measured with two.)
   constexpr int kChains = T == 1 ? 2 : 1;
   // A cache line of each row at a time, or as many as there are sums.
   constexpr int64_t kStep = T == 1 ? 16 * kChains : 64 / kSize, kStepBytes = kStep * kSize;
@@ -85,7 +87,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) 
   };
   const bool into_l2 = __builtin_cpu_is("intel") || fetches_into_l2();
   const size_t l2_ahead = ahead_into_l2();
-  // Prefetches what one row needs some KB further; of several the rows behind them, in the order of memory, and of more than one
+  // Prefetches what one row or stream needs some KB further; of several the rows behind them, in the order of memory, and of more than one
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
   // four tokens and at 10.5 for eight, where it now reads 24 and 13.5. Other CPUs have not been measured.
   const auto n_groups = static_cast<size_t>((call.end_token() - call.token0 + kDotGroup - 1) / kDotGroup);

@@ -76,7 +76,7 @@ TANDEM_INLINE size_t ahead_into_l2() {
 // each to the end of its page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
 inline constexpr int64_t kStreams = 4;
 inline constexpr size_t kAheadOfStream = 2 << 10;
-// Rows of each stream; 0: one stream of all, as the others were too short to be worth their beginnings.
+// Rows of each stream; 0: they are read as one, because this CPU reads one faster or four would be too short.
 TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes) {
   constexpr size_t kLeastBytes = 16 << 10;
   const int64_t n = n_rows / kStreams;

@@ -1,4 +1,4 @@
-// Weights of 16 rows as bytes, for linear_few.h: a struct for a dtype, with
+// Weights of 16 rows as bytes, for linear_bytes.h: a struct for a dtype, with
 //   unit       columns of an activation's scale
 //   sub        columns of a weight's scale
 //   is_folded  whether scales are in the codes; then a row has one scale in 256 columns
@@ -10,7 +10,7 @@
 
 #include <cstring>
 
-#include "cpu/amx/linear_few.h"
+#include "cpu/amx/linear_bytes.h"
 #include "cpu/avx512/linear_simd.h"
 #include "gguf/blocks.h"
 
@@ -43,7 +43,7 @@ TANDEM_INLINE __m512i twice(const std::byte* p) {
 TANDEM_INLINE __m512i words_at(const std::byte* p) {
   return _mm512_loadu_si512(p);
 }
-TANDEM_INLINE void put_codes(FewPanel& panel, int64_t row, int pair, __m512i codes) {
+TANDEM_INLINE void put_codes(BytePanel& panel, int64_t row, int pair, __m512i codes) {
   _mm512_store_si512(panel.codes[pair][row], codes);
 }
 // one_row(r, w) for four rows.
@@ -56,12 +56,12 @@ TANDEM_INLINE void each_of_four(const std::byte* rows, size_t stride, int64_t fi
 
 // ---- Blocks of 32 columns ----
 
-struct FewQ4_0 {
+struct ByteQ4_0 {
   static constexpr int unit = 32, sub = 32;
   static constexpr bool is_folded = false, has_mins = false;
-  static constexpr FewSums sums = FewSums::none;
+  static constexpr ByteSums sums = ByteSums::none;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ4_0);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     // The first 16-bit words of eight blocks of 9.
     const __m512i scales = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
@@ -83,12 +83,12 @@ struct FewQ4_0 {
   }
 };
 
-struct FewQ8_0 {
+struct ByteQ8_0 {
   static constexpr int unit = 32, sub = 32;
   static constexpr bool is_folded = false, has_mins = false;
-  static constexpr FewSums sums = FewSums::none;
+  static constexpr ByteSums sums = ByteSums::none;
   static constexpr size_t row_bytes = 8 * sizeof(BlockQ8_0);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     // The first 16-bit words of eight blocks of 17.
     const __m512i low = _mm512_castsi128_si512(_mm_setr_epi16(0, 17, 34, 51, 0, 0, 0, 0));
     const __m512i high = _mm512_castsi128_si512(_mm_setr_epi16(0, 0, 0, 0, 4, 21, 38, 55));
@@ -113,7 +113,7 @@ struct FewQ8_0 {
 // ---- Super-blocks of 256 ----
 
 // Q4_K and Q5_K. Of a code that is `times` as large the offset is 128, which is subtracted from the mins.
-TANDEM_INLINE void put_scales_and_mins(const std::byte* rows, size_t stride, int64_t first, float times, FewPanel& panel) {
+TANDEM_INLINE void put_scales_and_mins(const std::byte* rows, size_t stride, int64_t first, float times, BytePanel& panel) {
   const __m512 unit = _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(1.0f / times), _mm512_set1_ps(1.0f));
   const __m512i d_and_dmin = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   rows += static_cast<size_t>(first) * stride;
@@ -149,12 +149,12 @@ TANDEM_INLINE void put_scales_and_mins(const std::byte* rows, size_t stride, int
   });
 }
 
-struct FewQ4_K {
+struct ByteQ4_K {
   static constexpr int unit = 256, sub = 32;
   static constexpr bool is_folded = false, has_mins = true;
-  static constexpr FewSums sums = FewSums::floats;
+  static constexpr ByteSums sums = ByteSums::floats;
   static constexpr size_t row_bytes = sizeof(BlockQ4_K);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     put_scales_and_mins(rows, stride, first, 16, panel);
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
       const std::byte* qs = w + offsetof(BlockQ4_K, qs);
@@ -165,12 +165,12 @@ struct FewQ4_K {
   }
 };
 
-struct FewQ5_K {
+struct ByteQ5_K {
   static constexpr int unit = 256, sub = 32;
   static constexpr bool is_folded = false, has_mins = true;
-  static constexpr FewSums sums = FewSums::floats;
+  static constexpr ByteSums sums = ByteSums::floats;
   static constexpr size_t row_bytes = sizeof(BlockQ5_K);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     put_scales_and_mins(rows, stride, first, 8, panel);
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
       const __m512i fifth = twice(w + offsetof(BlockQ5_K, qh));  // bit s of a byte is of sub-block s
@@ -184,12 +184,12 @@ struct FewQ5_K {
   }
 };
 
-struct FewQ6_K {
+struct ByteQ6_K {
   static constexpr int unit = 256, sub = 16;
   static constexpr bool is_folded = false, has_mins = false;
-  static constexpr FewSums sums = FewSums::floats;  // not used, but shared with other types
+  static constexpr ByteSums sums = ByteSums::floats;  // not read; so that the encoding is that of Q4_K
   static constexpr size_t row_bytes = sizeof(BlockQ6_K);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
       // Of 128 columns the first 64 are low nibbles of 64 bytes, the next 64 the high ones; two bits more of each are in 32 bytes.
       unroll<2>([&](auto half) __attribute__((always_inline)) {
@@ -238,12 +238,12 @@ TANDEM_INLINE float half_at(const std::byte* p) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
 }
 
-struct FewQ2_K {
+struct ByteQ2_K {
   static constexpr int unit = 256, sub = 16;
   static constexpr bool is_folded = true;
-  static constexpr FewSums sums = FewSums::tiles;
+  static constexpr ByteSums sums = ByteSums::tiles;
   static constexpr size_t row_bytes = sizeof(BlockQ2_K);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
       const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + offsetof(BlockQ2_K, scales)));
       const __m128i nibble = _mm_set1_epi8(0x0f), one = _mm_and_si128(both, nibble);
@@ -265,12 +265,12 @@ struct FewQ2_K {
 };
 
 // A code is -4 to 3, a scale -32 to 31. Minus their product is a signed byte.
-struct FewQ3_K {
+struct ByteQ3_K {
   static constexpr int unit = 256, sub = 16;
   static constexpr bool is_folded = true;
-  static constexpr FewSums sums = FewSums::floats;  // not used, but shared with other types
+  static constexpr ByteSums sums = ByteSums::floats;  // not read; so that the encoding is that of Q4_K
   static constexpr size_t row_bytes = sizeof(BlockQ3_K);
-  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, FewPanel& panel) {
+  TANDEM_INLINE static void unpack_four(const std::byte* rows, size_t stride, int64_t first, BytePanel& panel) {
     each_of_four(rows, stride, first, [&](int64_t r, const std::byte* w) __attribute__((always_inline)) {
       // Scales: their lower four bits are in eight bytes, the upper two in four more.
       int64_t eight;

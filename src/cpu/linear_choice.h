@@ -8,7 +8,7 @@ namespace tandem::cpu {
 // `own` where it takes(dtype, n), `below` elsewhere. Weights that `own` has no kernel for are dequantized to floats for
 // its F32 kernel, as on the generic path.
 template <const LinearKernels& (*own)(), bool (*takes)(DType, int64_t n), const LinearKernels& (*below)()>
-class WithLargeBatches {
+class WithKernelsFor {
  public:
   static LinearKernels table() {
     return {has_kernel, encoded_bytes,   same_encoding, encode_granularity,

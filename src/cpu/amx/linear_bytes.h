@@ -1,5 +1,5 @@
-// How products in 8-bit integers, exactly those of the kernels of avx512/, are laid out for AMX: of some tokens, more than are best
-// row by row and fewer than are best in bf16 (linear_layout.h), and of Q2_K and Q3_K any more.
+// How products in 8-bit integers, the same as those of avx512/, are laid out for AMX: of some tokens, more than are best
+// row by row and fewer than are best in bf16 (linear_layout.h), and of Q2_K and Q3_K any larger number.
 //
 // Why not in strips as there (linear_strip.h). Their bytes are transposed, so that a vector has a column of 16 rows: that takes as long as
 // to multiply 20 tokens. A tile of weights is a left factor here, [16 rows][columns of one scale], and those are bytes as
@@ -27,31 +27,31 @@ namespace TANDEM_ISA {
 
 inline constexpr int64_t kGroupTokens = 16;  // of a tile
 inline constexpr int64_t kChunkColumns = 256;
-inline constexpr int64_t kMostScales = kChunkColumns / 16;
+inline constexpr int64_t kMaxScales = kChunkColumns / 16;
 
 // 16 rows of 256 columns.
-struct alignas(64) FewPanel {
+struct alignas(64) BytePanel {
   std::byte codes[kChunkColumns / 64][kTileRows][64];
-  float scales[kTileRows * kMostScales];  // [16 rows][256 / sub]
-  float mins[kTileRows * kMostScales];    // likewise; if they are in a tile, what multiplies it for a row
+  float scales[kTileRows * kMaxScales];  // [16 rows][256 / sub]
+  float mins[kTileRows * kMaxScales];    // [16 rows][256 / sub], or with min_codes one factor a row
   std::byte min_codes[kTileRows][64];     // 16 mins, 16 times as much, and zeros
 };
 
 // What of activations mins multiply: sums of 16 codes, as floats, or of a chunk as a tile of bytes.
-enum class FewSums { none, floats, tiles };
+enum class ByteSums { none, floats, tiles };
 
 // A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and the sums of 16 codes s. A tile of sums is,
 // as 4 scales' bytes at a time, those of s & 15 and then of s >> 4, and zeros. Columns are padded with zeros to whole chunks.
-struct FewLayout {
+struct ByteLayout {
   int unit;  // columns of a scale
-  FewSums sums;
+  ByteSums sums;
   int64_t k;
   int64_t columns() const { return whole(k, kChunkColumns); }
   size_t scales_at() const { return static_cast<size_t>(columns() / 4) * 64; }
   size_t sums_at() const { return scales_at() + static_cast<size_t>(columns() / unit) * 64; }
-  static constexpr size_t kSumsBytes = 1024;  // of a chunk: 16 sums of floats, or a tile
+  static constexpr size_t kSumsBytes = 1024;  // of a chunk: [16 sums][16 tokens] floats, or a tile
   size_t group_bytes() const {
-    return sums_at() + (sums == FewSums::none ? 0 : static_cast<size_t>(columns() / kChunkColumns) * kSumsBytes);
+    return sums_at() + (sums == ByteSums::none ? 0 : static_cast<size_t>(columns() / kChunkColumns) * kSumsBytes);
   }
 };
 

@@ -1,12 +1,11 @@
-// Products of some tokens in 8-bit integers (layouts and floors: linear_few.h).
-#include "cpu/amx/linear_few.h"
+// Products of some tokens in 8-bit integers (layouts and floors: linear_bytes.h).
+#include "cpu/amx/linear_bytes.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "cpu/amx/attention_pack.h"
-#include "cpu/amx/linear_few_formats.h"
+#include "cpu/amx/linear_bytes_formats.h"
 #include "cpu/amx/tiles.h"
 #include "cpu/avx512/linear_encode.h"
 #include "cpu/avx512/linear_store.h"
@@ -25,37 +24,37 @@ int64_t rows_at_once(int64_t n) {
 }
 
 // Parts of a worker's scratch.
-struct FewScratch {
-  FewPanel* panel;
+struct ByteScratch {
+  BytePanel* panel;
   int32_t* sums;    // [kSums][16 rows][16 tokens]
   std::byte* copy;  // [16 rows][kWidestRow] of the last rows or columns
   float* results;   // [strips][groups][16 rows][16 tokens]
 
   static constexpr size_t kWidestRow = 64 * 5;
-  explicit FewScratch(std::byte* at)
-      : panel(reinterpret_cast<FewPanel*>(at)),
+  explicit ByteScratch(std::byte* at)
+      : panel(reinterpret_cast<BytePanel*>(at)),
         sums(reinterpret_cast<int32_t*>(panel + 1)),
         copy(reinterpret_cast<std::byte*>(sums + kSums * kTileWords)),
         results(reinterpret_cast<float*>(copy + kTileRows * kWidestRow)) {}
   static size_t bytes(int64_t n) {
-    return sizeof(FewPanel) + kSums * kTileWords * 4 + kTileRows * kWidestRow +
+    return sizeof(BytePanel) + kSums * kTileWords * 4 + kTileRows * kWidestRow +
            static_cast<size_t>(min64(kTokensAtOnce, whole(n, kGroupTokens)) * rows_at_once(n)) * sizeof(float);
   }
 };
 
 // Products of 16 rows of weights, `sub` columns of which are a tile, and of as many columns of activations.
 template <class F>
-TileConfig few_config() {
+constexpr TileConfig byte_config() {
   TileConfig config;
   if (F::is_folded) return config;  // whole tiles
-  for (int weights : {4, 5}) config.row_bytes[weights] = F::sub;
-  for (int activations : {6, 7}) config.rows[activations] = F::sub / 4;
+  for (const int weights : {4, 5}) config.row_bytes[weights] = F::sub;
+  for (const int activations : {6, 7}) config.rows[activations] = F::sub / 4;
   return config;
 }
 
 // kSums tiles of sums, of consecutive scales from `first` on.
 template <int sub>
-TANDEM_INLINE void multiply_scales(const FewPanel& panel, const std::byte* q, int first, int32_t* sums) {
+TANDEM_INLINE void multiply_scales(const BytePanel& panel, const std::byte* q, int first, int32_t* sums) {
   const auto weights = [&](int s) __attribute__((always_inline)) {
     const int column = (first + s) * sub;
     return &panel.codes[column / 64][0][column % 64];
@@ -92,7 +91,7 @@ TANDEM_INLINE void multiply_scales(const FewPanel& panel, const std::byte* q, in
 
 // results += 256 columns of 16 rows times those of a group.
 template <class F>
-TANDEM_INLINE void add_chunk(const FewPanel& panel, const std::byte* q, const float* x_scales, const float* x_sums,
+TANDEM_INLINE void add_chunk(const BytePanel& panel, const std::byte* q, const float* x_scales, const float* x_sums,
                              int32_t* sums, float* results) {
   constexpr int kScales = kChunkColumns / F::sub;  // of a row
   constexpr bool kLate = F::unit == kChunkColumns;  // activations' scales are applied at the end
@@ -131,7 +130,7 @@ TANDEM_INLINE void add_chunk(const FewPanel& panel, const std::byte* q, const fl
 // Of weights whose scales are in their codes. G tiles of sums: of as many groups, whose codes are `apart`, or two of one group, as a
 // product waits for the one that it adds to.
 template <int G>
-TANDEM_INLINE void multiply_columns(const FewPanel& panel, const std::byte* q, size_t apart, int32_t* sums) {
+TANDEM_INLINE void multiply_columns(const BytePanel& panel, const std::byte* q, size_t apart, int32_t* sums) {
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (G == 4) {
@@ -180,7 +179,7 @@ TANDEM_INLINE void multiply_columns(const FewPanel& panel, const std::byte* q, s
 
 // Of mins and sums, for G groups.
 template <int G>
-TANDEM_INLINE void multiply_mins(const FewPanel& panel, const std::byte* x_sums, size_t apart, int32_t* sums) {
+TANDEM_INLINE void multiply_mins(const BytePanel& panel, const std::byte* x_sums, size_t apart, int32_t* sums) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -209,9 +208,9 @@ TANDEM_INLINE void multiply_mins(const FewPanel& panel, const std::byte* x_sums,
 
 // results += 256 columns of 16 rows times those of G groups, 1, 2 or 4, whose activations are `apart` bytes from each other.
 template <class F, int G>
-TANDEM_INLINE void add_folded(const FewPanel& panel, const std::byte* q, size_t apart, const float* x_scales,
+TANDEM_INLINE void add_folded(const BytePanel& panel, const std::byte* q, size_t apart, const float* x_scales,
                               const std::byte* x_sums, int32_t* sums, float* results) {
-  constexpr bool has_mins = F::sums == FewSums::tiles;
+  constexpr bool has_mins = F::sums == ByteSums::tiles;
   int32_t* const mins = sums + 4 * kTileWords;
   multiply_columns<G>(panel, q, apart, sums);
   if constexpr (has_mins) multiply_mins<G>(panel, x_sums, apart, mins);
@@ -238,7 +237,7 @@ template <class F>
 class StripProduct {
  public:
   StripProduct(const LinearCall& call, int64_t row0, int64_t row1, int64_t token0, int64_t token1,
-               const FewScratch& scratch)
+               const ByteScratch& scratch)
       : call_(call),
         scratch_(scratch),
         stride_(static_cast<size_t>(call.k / kUnit) * kUnitBytes),
@@ -282,12 +281,12 @@ class StripProduct {
 
   template <int G>
   TANDEM_INLINE void add(int64_t g, int64_t column, float* results) const {
-    const FewLayout layout{F::unit, F::sums, call_.k};
+    const ByteLayout layout{F::unit, F::sums, call_.k};
     const std::byte* x = call_.x + static_cast<size_t>(group0_ + g) * layout.group_bytes();
     const std::byte* q = x + static_cast<size_t>(column) * kGroupTokens;
     const float* scales = reinterpret_cast<const float*>(x + layout.scales_at()) + column / F::unit * kGroupTokens;
     const std::byte* sums =
-        x + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * FewLayout::kSumsBytes;
+        x + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * ByteLayout::kSumsBytes;
     results += g * kTileWords;
     if constexpr (F::is_folded) {
       add_folded<F, G>(*scratch_.panel, q, layout.group_bytes(), scales, sums, scratch_.sums, results);
@@ -303,36 +302,43 @@ class StripProduct {
     const std::byte* rows = strip + static_cast<size_t>(column / kUnit) * kUnitBytes;
     size_t stride = stride_;
     if (n_rows < kTileRows || present < kChunkColumns) {
-      std::memset(scratch_.copy, 0, kTileRows * FewScratch::kWidestRow);
+      std::memset(scratch_.copy, 0, kTileRows * ByteScratch::kWidestRow);
       for (int64_t r = 0; r < n_rows; ++r) {
-        std::memcpy(scratch_.copy + static_cast<size_t>(r) * FewScratch::kWidestRow,
+        std::memcpy(scratch_.copy + static_cast<size_t>(r) * ByteScratch::kWidestRow,
                     rows + static_cast<size_t>(r) * stride_, static_cast<size_t>(present / kUnit) * kUnitBytes);
       }
       rows = scratch_.copy;
-      stride = FewScratch::kWidestRow;
+      stride = ByteScratch::kWidestRow;
     }
     for (int64_t r = 0; r < kTileRows; r += 4) {
-      // As much of the next strip, of each quarter in order, so that it is read in four streams.
-      const std::byte* ahead = strip + static_cast<size_t>(kTileRows + r) * stride_ +
-                               static_cast<size_t>(column / kChunkColumns) * 4 * F::row_bytes;
-      unroll<(4 * F::row_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * i.value), _MM_HINT_T1);
-      });
+      fetch_ahead(strip, r, column);
       F::unpack_four(rows, stride, r, *scratch_.panel);
     }
   }
 
+  // As much as four rows of 256 columns are. Strip after strip: of the next one, of each quarter in order, so that it is read in four
+  // streams. Of several strips, the same columns of the next one.
+  TANDEM_INLINE void fetch_ahead(const std::byte* strip, int64_t r, int64_t column) const {
+    const std::byte* next = strip + static_cast<size_t>(kTileRows + r) * stride_;
+    if (row1_ - row0_ <= kTileRows) {
+      fetch_into_l2(next + static_cast<size_t>(column / kChunkColumns) * 4 * F::row_bytes, 4 * F::row_bytes);
+      return;
+    }
+    next += static_cast<size_t>(column / kUnit) * kUnitBytes;
+    for (int64_t i = 0; i < 4; ++i, next += stride_) fetch_into_l2(next, F::row_bytes + 63);
+  }
+
   const LinearCall& call_;
-  const FewScratch& scratch_;
+  const ByteScratch& scratch_;
   size_t stride_;
   int64_t row0_, row1_, token1_, group0_, n_groups_;
 };
 
 template <class F>
 void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::byte* room) {
-  static const TileConfig config = few_config<F>();
-  const TileScope tiles(config);
-  const FewScratch scratch(room);
+  static constexpr TileConfig kConfig = byte_config<F>();
+  const TileScope tiles(kConfig);
+  const ByteScratch scratch(room);
   const int64_t rows = rows_at_once(call.n);
   for (int64_t token = call.token0; token < call.end_token(); token += kTokensAtOnce) {
     const int64_t token1 = min64(token + kTokensAtOnce, call.end_token());
@@ -343,55 +349,55 @@ void multiply_strips(const LinearCall& call, int64_t row0, int64_t row1, std::by
 
 // ---- The table ----
 
-struct FewFormat {
+struct ByteFormat {
   int unit;
-  FewSums sums;
+  ByteSums sums;
   void (*multiply)(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);
 };
 template <class F>
-constexpr FewFormat few_format_of{F::unit, F::sums, multiply_strips<F>};
+constexpr ByteFormat byte_format_of{F::unit, F::sums, multiply_strips<F>};
 
-const FewFormat* find_few_format(DType dtype) {
+const ByteFormat* find_byte_format(DType dtype) {
   switch (dtype) {
-    case DType::Q2_K: return &few_format_of<FewQ2_K>;
-    case DType::Q3_K: return &few_format_of<FewQ3_K>;
-    case DType::Q4_0: return &few_format_of<FewQ4_0>;
-    case DType::Q8_0: return &few_format_of<FewQ8_0>;
-    case DType::Q4_K: return &few_format_of<FewQ4_K>;
-    case DType::Q5_K: return &few_format_of<FewQ5_K>;
-    case DType::Q6_K: return &few_format_of<FewQ6_K>;
+    case DType::Q2_K: return &byte_format_of<ByteQ2_K>;
+    case DType::Q3_K: return &byte_format_of<ByteQ3_K>;
+    case DType::Q4_0: return &byte_format_of<ByteQ4_0>;
+    case DType::Q8_0: return &byte_format_of<ByteQ8_0>;
+    case DType::Q4_K: return &byte_format_of<ByteQ4_K>;
+    case DType::Q5_K: return &byte_format_of<ByteQ5_K>;
+    case DType::Q6_K: return &byte_format_of<ByteQ6_K>;
     default: return nullptr;
   }
 }
-const FewFormat& few_format(DType dtype) {
-  const FewFormat* found = find_few_format(dtype);
+const ByteFormat& byte_format(DType dtype) {
+  const ByteFormat* found = find_byte_format(dtype);
   TANDEM_CHECK(found != nullptr);
   return *found;
 }
 
-bool has_few_kernel(DType dtype) {
-  return find_few_format(dtype) != nullptr;
+bool has_byte_kernel(DType dtype) {
+  return find_byte_format(dtype) != nullptr;
 }
-size_t few_encoded_bytes(DType dtype, int64_t n, int64_t k) {
-  const FewFormat& f = few_format(dtype);
-  return FewLayout{f.unit, f.sums, k}.group_bytes() *
+size_t byte_encoded_bytes(DType dtype, int64_t n, int64_t k) {
+  const ByteFormat& f = byte_format(dtype);
+  return ByteLayout{f.unit, f.sums, k}.group_bytes() *
          static_cast<size_t>(whole(n, kGroupTokens) / kGroupTokens);
 }
-bool same_few_encoding(DType a, DType b, int64_t) {
-  return few_format(a).unit == few_format(b).unit && few_format(a).sums == few_format(b).sums;
+bool same_byte_encoding(DType a, DType b, int64_t) {
+  return byte_format(a).unit == byte_format(b).unit && byte_format(a).sums == byte_format(b).sums;
 }
-int64_t few_encode_granularity(DType, int64_t) {
+int64_t byte_encode_granularity(DType, int64_t) {
   return kGroupTokens;
 }
 
 // One group.
 template <int unit>
-void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to) {
+void encode_group(const ByteLayout& layout, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to) {
   auto* scales = reinterpret_cast<float*>(to + layout.scales_at());
   alignas(64) int8_t q[kGroupTokens][kChunkColumns] = {};
   alignas(64) float scale[kChunkColumns / unit][kGroupTokens] = {}, sum[kChunkColumns / 16][kGroupTokens] = {};
   alignas(64) int8_t sum_tile[kTileRows][kGroupTokens][4] = {};
-  static_assert(sizeof sum == FewLayout::kSumsBytes && sizeof sum_tile == sizeof sum);
+  static_assert(sizeof sum == ByteLayout::kSumsBytes && sizeof sum_tile == sizeof sum);
   for (int64_t column = 0; column < layout.k; column += kChunkColumns) {
     const int64_t present = min64(kChunkColumns, layout.k - column);
     for (int64_t t = 0; t < n_tokens; ++t) {
@@ -411,15 +417,15 @@ void encode_group(const FewLayout& layout, const float* x, int64_t ldx, int64_t 
     });
     std::memcpy(scales + column / unit * 16, scale, sizeof scale);
     std::byte* const sums =
-        to + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * FewLayout::kSumsBytes;
-    if (layout.sums == FewSums::floats) std::memcpy(sums, sum, sizeof sum);
-    if (layout.sums == FewSums::tiles) std::memcpy(sums, sum_tile, sizeof sum_tile);
+        to + layout.sums_at() + static_cast<size_t>(column / kChunkColumns) * ByteLayout::kSumsBytes;
+    if (layout.sums == ByteSums::floats) std::memcpy(sums, sum, sizeof sum);
+    if (layout.sums == ByteSums::tiles) std::memcpy(sums, sum_tile, sizeof sum_tile);
   }
 }
 
-void few_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
+void byte_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                 std::byte* encoded) {
-  const FewLayout layout{few_format(dtype).unit, few_format(dtype).sums, k};
+  const ByteLayout layout{byte_format(dtype).unit, byte_format(dtype).sums, k};
   for (int64_t t = token0; t < token1; t += kGroupTokens) {
     const auto encode = layout.unit == 32 ? encode_group<32> : encode_group<256>;
     encode(layout, x + t * ldx, ldx, min64(kGroupTokens, n - t),
@@ -427,20 +433,20 @@ void few_encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, 
   }
 }
 
-int64_t few_row_granularity(DType, int64_t, int64_t, int64_t) {
+int64_t byte_row_granularity(DType, int64_t, int64_t, int64_t) {
   return kTileRows;
 }
-size_t few_scratch_bytes(DType, int64_t n, int64_t) {
-  return FewScratch::bytes(n);
+size_t byte_scratch_bytes(DType, int64_t n, int64_t) {
+  return ByteScratch::bytes(n);
 }
-void few_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-  few_format(call.dtype).multiply(call, row0, row1, scratch);
+void byte_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
+  byte_format(call.dtype).multiply(call, row0, row1, scratch);
 }
 
 }  // namespace
 
 // As measured with two cores of a Granite Rapids, 5632 x 2048. From 17 to 24 tokens of Q6_K are two groups, but two whole tiles of VNNI.
-bool takes_few(DType dtype, int64_t n) {
+bool takes_bytes(DType dtype, int64_t n) {
   switch (dtype) {
     case DType::Q3_K: return n >= 6;
     case DType::Q2_K:
@@ -453,10 +459,10 @@ bool takes_few(DType dtype, int64_t n) {
   }
 }
 
-const LinearKernels& few_linear_kernels() {
-  static constexpr LinearKernels table{has_few_kernel,         few_encoded_bytes, same_few_encoding,
-                                       few_encode_granularity, few_encode,        few_row_granularity,
-                                       few_scratch_bytes,      few_multiply};
+const LinearKernels& byte_linear_kernels() {
+  static constexpr LinearKernels table{has_byte_kernel,         byte_encoded_bytes, same_byte_encoding,
+                                       byte_encode_granularity, byte_encode,        byte_row_granularity,
+                                       byte_scratch_bytes,      byte_multiply};
   return table;
 }
 
