@@ -306,7 +306,8 @@ class KernelsCheck {
   void check_attention(const cpu::AttentionCall& call, const Cache& keys, const Cache& values) const {
     const Attended got = attend(tested_.attention, call), want = attend(scalar_.attention, call);
     const auto n_columns = static_cast<size_t>(call.head_dim_v);
-    // Weights and values are rounded to bf16, the weights in the sum too; queries and keys to 16 bits.
+    // Weights are cut off to bf16, in the sum too, which is 2^-7 of one that is just more than a power of two, and are off by 0.3% before;
+    // values are rounded to bf16, queries and keys to 16 bits.
     const bool pairs = tested_.isa == cpu::Isa::avx512_bf16 && cpu::avx512_bf16::takes(call);
     const bool tiles = pairs || (tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call));
     // Vector kernels multiply codes of Q8_0 and Q4_0 with 16 bits of query and weight.
@@ -320,7 +321,7 @@ class KernelsCheck {
       const double rounding = codes ? score_rounding(call.q[i], keys, call.scale) : 0;
       const double log_sum = std::log(static_cast<double>(want.sum[i])) + want.max[i];
       const bool near = std::abs(std::log(static_cast<double>(got.sum[i])) + got.max[i] - log_sum) <=
-                        (tiles   ? 0x1.4p-8
+                        (tiles   ? 0x1.6p-7
                          : codes ? 4e-4
                                  : 1e-5) *
                                 std::max(1.0, std::abs(log_sum)) +
