@@ -93,10 +93,10 @@ namespace avx512_vbmi {
 const LinearKernels& linear_kernels();  // of IQ2 and IQ3 only
 }
 namespace avx512_amx {
-const LinearKernels& linear_kernels();  // for many tokens only
-bool takes(DType dtype, int64_t n);     // whether they are the fastest with n tokens
+const LinearKernels& linear_kernels();       // for many tokens only
+bool takes(DType dtype, int64_t n);          // whether they are the fastest with n tokens
 const LinearKernels& byte_linear_kernels();  // for some tokens, in 8-bit integers
-bool takes_bytes(DType dtype, int64_t n);     // whether they are the fastest of those in integers
+bool takes_bytes(DType dtype, int64_t n);    // whether they are the fastest of those in integers
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

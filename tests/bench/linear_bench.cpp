@@ -105,7 +105,14 @@ void read_memory(benchmark::State& state, int n_threads) {
   state.counters["GB/s"] = 1e-9 * best;
 }
 
-void register_products(const std::string& set, const LinearKernels& kernels) {
+void run_other_way(benchmark::State& state, const LinearKernels& kernels, DType dtype, int64_t n, int64_t m, int64_t k,
+                   int n_threads) {
+  set_reads_in_streams(!reads_in_streams());
+  run(state, kernels, dtype, n, m, k, n_threads);
+  set_reads_in_streams(!reads_in_streams());
+}
+
+void register_products(const std::string& set, const LinearKernels& kernels, decltype(&run) run_product = run) {
   struct Shape {
     int64_t m, k;
   };
@@ -117,7 +124,7 @@ void register_products(const std::string& set, const LinearKernels& kernels) {
           const std::string name = set + "/" + std::string(info.name) + "/m" + std::to_string(s.m) + "/k" +
                                    std::to_string(s.k) + "/n" + std::to_string(n) + "/t" +
                                    std::to_string(threads);
-          benchmark::RegisterBenchmark(name.c_str(), run, std::cref(kernels), info.dtype, n, s.m, s.k,
+          benchmark::RegisterBenchmark(name.c_str(), run_product, std::cref(kernels), info.dtype, n, s.m, s.k,
                                        threads)
               ->UseRealTime()
               ->Unit(benchmark::kMicrosecond);
@@ -133,6 +140,12 @@ void register_all() {
         ->UseRealTime();
   }
   for (Isa isa : supported_isas()) register_products(std::string(isa_name(isa)), cpu::kernels(isa).linear);
+  // One token's weights in one stream where this CPU reads several, and the other way round.
+  const std::vector<Isa>& isas = supported_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::avx512_vnni) != isas.end()) {
+    register_products(reads_in_streams() ? "one_stream" : "four_streams", cpu::kernels(Isa::avx512_vnni).linear,
+                      run_other_way);
+  }
   if (test::has_evex_vnni()) register_products("evex_vnni", test::evex_vnni_products());
 }
 
