@@ -19,7 +19,7 @@ class AttentionWith {
             attend,
             below().store_row,
             takes_heads,
-            below().attend_heads};
+            attend_heads};
   }
 
  private:
@@ -43,7 +43,11 @@ class AttentionWith {
   }
 
   static bool takes_heads(const AttentionCall& call) {
-    return !takes(call) && below().takes_heads && below().takes_heads(call);
+    const AttentionKernels& kernels = takes(call) ? own() : below();
+    return kernels.takes_heads && kernels.takes_heads(call);
+  }
+  static void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
+    (takes(calls[0]) ? own() : below()).attend_heads(calls, n, scratch);
   }
 
   static void attend(const AttentionCall& call, std::byte* scratch) {

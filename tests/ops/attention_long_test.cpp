@@ -1,4 +1,5 @@
 // Attention over long texts: in chunks that are merged, heads read together.
+#include "cpu/linear_kernels.h"
 #include "ops/attention_scene.h"
 
 namespace tandem::cpu {
@@ -43,7 +44,8 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
   Random random;
   const DType dtypes[] = {DType::F16, DType::BF16, DType::F32};
   const int64_t dims[] = {16, 48, 64, 128, 272}, blocks[] = {16, 32, 48, 64};
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 20; ++round) {
+    if (round % 10 == 0) set_reads_in_streams(!reads_in_streams());
     AttentionCase c;
     c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
     c.n_head = c.n_head_kv * (1 + random.below(4));
@@ -61,6 +63,48 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
     c.spills = round % 2 != 0;
     check_all_isas(random, c, "round " + std::to_string(round));
   }
+}
+
+// The same of caches in codes, where memory is read in streams.
+TEST(Attention, HeadsOfALongTextInCodesAreReadTogether) {
+  const bool as_it_is = reads_in_streams();
+  set_reads_in_streams(true);
+  AttentionCall two;
+  two.head_dim_k = two.head_dim_v = 64;
+  two.n_queries = 2;
+  for (const Isa isa : supported_isas()) {
+    const AttentionKernels& kernels = test::attention_of(isa);
+    for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q5_1}) {
+      two.k_dtype = two.v_dtype = dtype;
+      for (const int64_t block_size : {16, 32, 64, 128}) {
+        two.block_size = block_size;
+        EXPECT_EQ(kernels.takes_heads && kernels.takes_heads(two), isa != Isa::scalar && block_size <= 64)
+            << isa_name(isa) << ' ' << dtype_name(dtype) << ' ' << block_size;
+      }
+    }
+  }
+  Random random;
+  const DType dtypes[] = {DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::Q4_1, DType::Q5_0, DType::IQ4_NL};
+  const int64_t dims[] = {32, 64, 96, 128, 256};
+  for (int round = 0; round < 20; ++round) {
+    AttentionCase c;
+    c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
+    c.n_head = c.n_head_kv * (1 + random.below(4));
+    c.head_dim_k = round == 0 ? 32 : dims[random.below(5)];
+    c.head_dim_v = round == 0 ? 32 : dims[random.below(5)];
+    c.block_size = 16 << random.below(3);
+    c.k_dtype = dtypes[random.below(round % 2 == 0 ? 2 : 6)];
+    c.v_dtype = dtypes[random.below(round % 2 == 0 ? 2 : 6)];
+    c.softcap = random.below(3) == 0 ? 20.0f : 0.0f;
+    c.sinks = random.below(2) != 0;
+    c.lengths = {8192 + random.below(1000)};
+    const auto n = static_cast<int32_t>(c.lengths[0]);
+    const auto n_tokens = static_cast<int32_t>(1 + random.below(5 - c.n_head / c.n_head_kv));
+    c.tokens = {range(n - n_tokens, n)};
+    c.spills = round % 3 == 0;
+    check_all_isas(random, c, "round " + std::to_string(round));
+  }
+  set_reads_in_streams(as_it_is);
 }
 
 // The long text is cut into chunks that are merged, short ones are not, and one tile has several queries.

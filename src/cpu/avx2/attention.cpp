@@ -2,6 +2,7 @@
 
 #include "cpu/avx2/attention_codes.h"
 #include "cpu/simd/attention.h"
+#include "cpu/simd/attention_code_heads.h"
 
 namespace tandem::cpu::TANDEM_ISA {
 
@@ -13,8 +14,13 @@ const AttentionKernels& attention_kernels() {
                                                               : attend(call, scratch);
                                           },
                                           store_row,
-                                          takes_heads,
-                                          attend_heads};
+                                          [](const AttentionCall& call) {
+                                            return takes_heads(call) || takes_code_heads(call);
+                                          },
+                                          [](const AttentionCall* calls, int64_t n, std::byte* scratch) {
+                                            takes_codes(calls[0]) ? attend_code_heads(calls, n, scratch)
+                                                                  : attend_heads(calls, n, scratch);
+                                          }};
   return table;
 }
 

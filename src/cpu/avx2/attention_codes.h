@@ -120,15 +120,15 @@ TANDEM_INLINE Vec load_four_twice(const fp16_t* p) {
   return _mm256_cvtph_ps(_mm_set1_epi64x(four));
 }
 
-// Products of kQueries with 4 adjacent rows; the two halves of dot[query] are partial sums. Fetches a group of `next`.
+// Products of kQueries with 4 adjacent rows; the two halves of dot[query] are partial sums. Fetches what is ahead of a group.
 template <class Codes, int kQueries>
 TANDEM_INLINE void dot_rows(const CodedQuery* query, int64_t n_blocks, const std::byte* row, size_t row_bytes,
-                            const fp16_t* scales, const fp16_t* mins, const CodeRows& next, int64_t fetched,
+                            const fp16_t* scales, const fp16_t* mins, const CodesAhead& ahead, int64_t fetched,
                             Vec (&dot)[kQueries]) {
 #pragma GCC unroll 4
   for (Vec& v : dot) v = set1(0.0f);
   for (int64_t b = 0; b < n_blocks; ++b, row += Codes::kBytes, scales += kPanel, ++query) {
-    next.fetch_part<Codes::kBytes>(fetched, b);
+    ahead.fetch_part<Codes::kBytes>(fetched, b);
     __m256i words[8];
     load_keys<Codes>(row, row_bytes, words);
     const Vec scale = load_four_twice(scales);
@@ -147,14 +147,14 @@ TANDEM_INLINE void dot_rows(const CodedQuery* query, int64_t n_blocks, const std
 
 // The scores of kQueries from the q-th on and a group's keys.
 template <class Codes, int kQueries>
-void dot_group(const CodeWork& w, const CodeRows& keys, const CodeRows& next, int64_t group, int64_t q) {
+void dot_group(const CodeWork& w, const CodeRows& keys, const CodesAhead& ahead, int64_t group, int64_t q) {
   const CodedQuery* query = reinterpret_cast<const CodedQuery*>(w.q) + q * w.blocks_k;
-  const int64_t none = next.n_groups, fetched = q == 0 ? group : none;
+  const int64_t none = kGroups, fetched = q == 0 ? group : none;
   const std::byte* row = keys.groups[group];
   const fp16_t *scales = w.k_scales + group * kGroup, *mins = w.k_mins + group * kGroup;
   Vec dot[2][kQueries];
-  dot_rows<Codes>(query, w.blocks_k, row, keys.row_bytes, scales, mins, next, fetched, dot[0]);
-  dot_rows<Codes>(query, w.blocks_k, row + 4 * keys.row_bytes, keys.row_bytes, scales + 4, mins + 4, next,
+  dot_rows<Codes>(query, w.blocks_k, row, keys.row_bytes, scales, mins, ahead, fetched, dot[0]);
+  dot_rows<Codes>(query, w.blocks_k, row + 4 * keys.row_bytes, keys.row_bytes, scales + 4, mins + 4, ahead,
                   none, dot[1]);
 #pragma GCC unroll 4
   for (int i = 0; i < kQueries; ++i) {
@@ -163,7 +163,7 @@ void dot_group(const CodeWork& w, const CodeRows& keys, const CodeRows& next, in
   }
 }
 template <class Codes>
-void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, int64_t n_queries) {
+void dot_codes(const CodeWork& w, const CodeRows& keys, const CodesAhead& ahead, int64_t n_queries) {
   const Scales scales{keys, w.blocks_k, Codes::kBytes, w.k_scales};
   const Scales mins{keys, w.blocks_k, Codes::kBytes, w.k_mins, Codes::kMinAt};
   if (keys.n_groups < kGroups) zero(w.s, n_queries * kPanel);
@@ -174,10 +174,10 @@ void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, in
     if (Codes::kMinAt != 0) mins.copy(g + 1);
     for (int64_t q = 0; q < n_queries; q += kQueriesAtOnce) {
       switch (n_queries - q) {
-        case 1: dot_group<Codes, 1>(w, keys, next, g, q); break;
-        case 2: dot_group<Codes, 2>(w, keys, next, g, q); break;
-        case 3: dot_group<Codes, 3>(w, keys, next, g, q); break;
-        default: dot_group<Codes, 4>(w, keys, next, g, q); break;
+        case 1: dot_group<Codes, 1>(w, keys, ahead, g, q); break;
+        case 2: dot_group<Codes, 2>(w, keys, ahead, g, q); break;
+        case 3: dot_group<Codes, 3>(w, keys, ahead, g, q); break;
+        default: dot_group<Codes, 4>(w, keys, ahead, g, q); break;
       }
     }
   }
@@ -238,7 +238,7 @@ TANDEM_INLINE void join_rows(__m256i rows02, __m256i rows13, __m256i (&even)[2],
 // acc = acc * factor + weights times values, for kQueries from the q-th on and kHalves of block b of columns from kFirst on.
 template <class Codes, int kQueries, int kFirst, int kHalves>
 TANDEM_INLINE void update_halves(const CodeWork& w, const CodedWeights* weights, const CodeRows& values,
-                                 const CodeRows& next, int64_t q, int64_t b, float* acc, int64_t ld) {
+                                 const CodesAhead& ahead, int64_t q, int64_t b, float* acc, int64_t ld) {
   __m256i sum[kQueries][kHalves][2];
 #pragma GCC unroll 4
   for (int i = 0; i < kQueries; ++i) {
@@ -247,7 +247,7 @@ TANDEM_INLINE void update_halves(const CodeWork& w, const CodedWeights* weights,
       sum[i][h][0] = sum[i][h][1] = _mm256_set1_epi32(-Codes::kBias * weights[i].sum);
   }
   for (int64_t g = 0; g < values.n_groups; ++g) {
-    if (q == 0 && kFirst == 0) next.fetch_part<Codes::kBytes>(g, b);
+    if (q == 0 && kFirst == 0) ahead.fetch_part<Codes::kBytes>(g, b);
     const std::byte* row = values.groups[g] + static_cast<size_t>(b) * Codes::kBytes;
 #pragma GCC unroll 2
     for (int64_t four = 0; four < kGroup / 4; ++four, row += 4 * values.row_bytes) {
@@ -324,7 +324,7 @@ TANDEM_INLINE void load_panel(const CodeRows& rows, size_t at, Vec (&to)[kGroups
 
 // For kQueries from the q-th on; the weights of some blocks are encoded at a time, because they wait for a maximum each.
 template <class Codes, int kQueries>
-void update_queries(const CodeWork& w, const CodeRows& values, const CodeRows& next, int64_t q, float* acc,
+void update_queries(const CodeWork& w, const CodeRows& values, const CodesAhead& ahead, int64_t q, float* acc,
                     int64_t ld) {
   constexpr int64_t kBlocks = 4;
   CodedWeights weights[kBlocks][kQueries];
@@ -343,23 +343,23 @@ void update_queries(const CodeWork& w, const CodeRows& values, const CodeRows& n
     }
     for (int64_t b = 0; b < n; ++b) {
       if constexpr (kQueries <= 2) {
-        update_halves<Codes, kQueries, 0, 2>(w, weights[b], values, next, q, first + b, acc, ld);
+        update_halves<Codes, kQueries, 0, 2>(w, weights[b], values, ahead, q, first + b, acc, ld);
       } else {
-        update_halves<Codes, kQueries, 0, 1>(w, weights[b], values, next, q, first + b, acc, ld);
-        update_halves<Codes, kQueries, 1, 1>(w, weights[b], values, next, q, first + b, acc, ld);
+        update_halves<Codes, kQueries, 0, 1>(w, weights[b], values, ahead, q, first + b, acc, ld);
+        update_halves<Codes, kQueries, 1, 1>(w, weights[b], values, ahead, q, first + b, acc, ld);
       }
     }
   }
 }
 template <class Codes>
-void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& next,
+void update_codes(const CodeWork& w, const CodeRows& values, const CodesAhead& ahead,
                   const AttentionCall& call) {
   for (int64_t q = 0; q < call.n_queries; q += kQueriesAtOnce) {
     switch (call.n_queries - q) {
-      case 1: update_queries<Codes, 1>(w, values, next, q, call.acc, call.head_dim_v); break;
-      case 2: update_queries<Codes, 2>(w, values, next, q, call.acc, call.head_dim_v); break;
-      case 3: update_queries<Codes, 3>(w, values, next, q, call.acc, call.head_dim_v); break;
-      default: update_queries<Codes, 4>(w, values, next, q, call.acc, call.head_dim_v); break;
+      case 1: update_queries<Codes, 1>(w, values, ahead, q, call.acc, call.head_dim_v); break;
+      case 2: update_queries<Codes, 2>(w, values, ahead, q, call.acc, call.head_dim_v); break;
+      case 3: update_queries<Codes, 3>(w, values, ahead, q, call.acc, call.head_dim_v); break;
+      default: update_queries<Codes, 4>(w, values, ahead, q, call.acc, call.head_dim_v); break;
     }
   }
 }

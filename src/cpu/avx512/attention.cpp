@@ -3,6 +3,7 @@
 #include "cpu/simd/attention.h"
 #ifdef __AVX512VNNI__
 #include "cpu/avx512/attention_kivi.h"
+#include "cpu/simd/attention_code_heads.h"
 #endif
 
 namespace tandem::cpu::TANDEM_ISA {
@@ -17,8 +18,13 @@ const AttentionKernels& attention_kernels() {
                                                                 : attend(call, scratch);
                                           },
                                           store_row,
-                                          takes_heads,
-                                          attend_heads};
+                                          [](const AttentionCall& call) {
+                                            return takes_heads(call) || takes_code_heads(call);
+                                          },
+                                          [](const AttentionCall* calls, int64_t n, std::byte* scratch) {
+                                            takes_codes(calls[0]) ? attend_code_heads(calls, n, scratch)
+                                                                  : attend_heads(calls, n, scratch);
+                                          }};
   return table;
 #else
   return kAttentionKernels;

@@ -102,7 +102,7 @@ void dot_block(const CodeWork& w, const CodeRows& keys, int64_t n_queries, int64
 }
 
 template <class Codes>
-void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, int64_t n_queries) {
+void dot_codes(const CodeWork& w, const CodeRows& keys, const CodesAhead& ahead, int64_t n_queries) {
   const Scales scales{keys, w.blocks_k, Codes::kBytes, w.k_scales};
   zero(w.s, n_queries * kPanel);
   scales.copy(0);
@@ -111,8 +111,8 @@ void dot_codes(const CodeWork& w, const CodeRows& keys, const CodeRows& next, in
     scales.copy(g + 2);
     scales.copy(g + 3);
     for (int64_t b = 0; b < w.blocks_k; ++b) {
-      next.fetch_part<Codes::kBytes>(g, b);
-      next.fetch_part<Codes::kBytes>(g + 1, b);
+      ahead.fetch_part<Codes::kBytes>(g, b);
+      ahead.fetch_part<Codes::kBytes>(g + 1, b);
       dot_block<Codes>(w, keys, n_queries, g, b);
     }
   }
@@ -154,7 +154,7 @@ struct CodedWeights {
 // acc = acc * factor + weights times values, for kQueries from the q-th on and block b of columns. kMins: every block of a row
 // has a minimum, too.
 template <class Codes, int kQueries, bool kMins>
-void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& next, int64_t q, int64_t b,
+void update_block(const CodeWork& w, const CodeRows& values, const CodesAhead& ahead, int64_t q, int64_t b,
                   float* acc, int64_t ld) {
   Vec scales[kGroups];
   for (int64_t i = 0; i < kGroups; ++i) scales[i] = load_f16(w.v_scales + b * kPanel + i * kGroup);
@@ -167,7 +167,7 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& nex
     low[i][0] = low[i][1] = _mm512_set1_epi32(-Codes::kBias * weights[i].sum);
   }
   for (int64_t g = 0; g < values.n_groups; ++g) {
-    if (q == 0) next.fetch_part<Codes::kBytes>(g, b);
+    if (q == 0) ahead.fetch_part<Codes::kBytes>(g, b);
     const std::byte* block = values.groups[g] + static_cast<size_t>(b) * Codes::kBytes;
 #pragma GCC unroll 2
     for (int64_t half = 0; half < 2; ++half, block += 8 * values.row_bytes) {
@@ -205,17 +205,17 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodeRows& nex
 }
 
 template <class Codes, bool kMins = false>
-void update_codes(const CodeWork& w, const CodeRows& values, const CodeRows& next,
+void update_codes(const CodeWork& w, const CodeRows& values, const CodesAhead& ahead,
                   const AttentionCall& call) {
   Scales{values, w.blocks_v, Codes::kBytes, w.v_scales}.copy_panel();
   for (int64_t b = 0; b < w.blocks_v; ++b) {
     for (int64_t q = 0; q < call.n_queries; q += kQueriesAtOnce) {
       float* acc = call.acc;
       switch (call.n_queries - q) {
-        case 1: update_block<Codes, 1, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
-        case 2: update_block<Codes, 2, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
-        case 3: update_block<Codes, 3, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
-        default: update_block<Codes, 4, kMins>(w, values, next, q, b, acc, call.head_dim_v); break;
+        case 1: update_block<Codes, 1, kMins>(w, values, ahead, q, b, acc, call.head_dim_v); break;
+        case 2: update_block<Codes, 2, kMins>(w, values, ahead, q, b, acc, call.head_dim_v); break;
+        case 3: update_block<Codes, 3, kMins>(w, values, ahead, q, b, acc, call.head_dim_v); break;
+        default: update_block<Codes, 4, kMins>(w, values, ahead, q, b, acc, call.head_dim_v); break;
       }
     }
   }

@@ -92,14 +92,14 @@ void dot_group(const CodeWork& w, const CodeRows& keys, int64_t n_queries, int64
 }
 
 template <class Codes>
-void dot_groups(const AttentionCall& call, const CodeWork& w, const CodeRows& keys, const CodeRows& next) {
+void dot_groups(const AttentionCall& call, const CodeWork& w, const CodeRows& keys, const CodesAhead& ahead) {
   for (int64_t g = 0; g < keys.n_groups; g += 2) {
     const std::byte* group =
         keys.groups[g] - 4 * call.head_dim_k;  // scales and minimums are before the codes
     begin_group(call, w, group, g * kGroup);
     for (int64_t b = 0; b < w.blocks_k; ++b) {
-      next.fetch_part<Codes::kBytes>(g, b);
-      next.fetch_part<Codes::kBytes>(g + 1, b);
+      ahead.fetch_part<Codes::kBytes>(g, b);
+      ahead.fetch_part<Codes::kBytes>(g + 1, b);
       dot_group<Codes>(w, keys, call.n_queries, g, b);
     }
   }
@@ -144,13 +144,13 @@ void attend_groups(const AttentionCall& call, std::byte* scratch) {
                    next_values(value_cache, first + n, n_next);
     for (int64_t g = 0; g < next_keys.n_groups; g += 2)
       fetch_lines(next_keys.groups[g] - 4 * call.head_dim_k, static_cast<size_t>(4 * call.head_dim_k));
-    dot(call, w, keys, next_keys);
+    dot(call, w, keys, {next_keys});
     if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
     if (first < seen.all_from || last > seen.all_to || n < kPanel)
       hide_unseen_scores(w, call.n_queries, first);
     softmax_scores(w, call.n_queries);
     Scales{values, w.blocks_v, block_bytes, w.v_mins, sizeof(fp16_t)}.copy_panel();
-    update(w, values, next_values, call);
+    update(w, values, {next_values}, call);
   }
   for (int64_t q = 0; q < call.n_queries; ++q) {
     call.sum[q] = sum_lanes(load(w.sums + q * kLanes));

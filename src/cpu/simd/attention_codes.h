@@ -34,6 +34,7 @@ struct CodeWork {
   int32_t *lowest, *highest;  // [n_q] positions that a query sees
   size_t bytes;
 
+  CodeWork() = default;
   CodeWork(const AttentionCall& call, std::byte* scratch)
       : n_q(whole_vecs(call.n_queries)), blocks_k(call.head_dim_k / QK), blocks_v(call.head_dim_v / QK) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(scratch);
@@ -81,12 +82,21 @@ struct CodeRows {
     }
   }
 
-  // Prefetches the b-th part of a group's rows, as large as a block of each. Blocks have kBytes.
+};
+
+// What is fetched while a panel's rows are used: those of the next panel, or, if they are there, `streams`.
+struct CodesAhead {
+  CodeRows rows;
+  Streams* streams = nullptr;
+
+  // With the b-th part of the panel's group, as large as a block of each row. Blocks have kBytes.
   template <int kBytes>
   TANDEM_INLINE void fetch_part(int64_t group, int64_t b) const {
-    if (group >= n_groups) return;
     constexpr int kPart = static_cast<int>(kGroup) * kBytes;
-    const std::byte* from = groups[group] + b * kPart;
+    if (group >= kGroups) return;
+    if (streams) return streams->fetch<kPart>();
+    if (group >= rows.n_groups) return;
+    const std::byte* from = rows.groups[group] + b * kPart;
     if constexpr (kLanes == 8) {
       fetch_lines<kPart>(from);
     } else {  // unrolled, eight queries of Q8_0 took 5% longer
@@ -173,9 +183,8 @@ TANDEM_INLINE float weighted_mins(const CodeWork& w, int64_t q, int64_t b) {
 struct CodeFns {
   int bias = 0;
   size_t block_bytes = 0;
-  void (*dot)(const CodeWork&, const CodeRows& keys, const CodeRows& next, int64_t n_queries) = nullptr;
-  void (*update)(const CodeWork&, const CodeRows& values, const CodeRows& next,
-                 const AttentionCall&) = nullptr;
+  void (*dot)(const CodeWork&, const CodeRows& keys, const CodesAhead&, int64_t n_queries) = nullptr;
+  void (*update)(const CodeWork&, const CodeRows& values, const CodesAhead&, const AttentionCall&) = nullptr;
 };
 // Of each instruction set: nothing for a dtype that it reads otherwise.
 CodeFns code_fns(DType dtype);
@@ -188,35 +197,64 @@ bool takes_codes(const AttentionCall& call) {
          call.n_queries <= kCodeQueries && call.block_size % kGroup == 0 && call.head_dim_v % QK == 0;
 }
 
+// A call under way.
+struct Coded {
+  const AttentionCall* call;
+  CodeWork w;
+  Seen seen;
+  CodeFns k_fns, v_fns;
+  CacheRows keys, values;
+
+  Coded() = default;
+  Coded(const AttentionCall& c, std::byte* scratch)
+      : call(&c),
+        w(c, scratch),
+        seen(find_seen(c, w)),
+        k_fns(code_fns(c.k_dtype)),
+        v_fns(code_fns(c.values_in_keys ? c.k_dtype : c.v_dtype)),
+        keys(keys_of(c, Columns{c.head_dim_k, c.head_dim_v})),
+        values(c.values_in_keys ? keys : values_of(c, Columns{c.head_dim_k, c.head_dim_v})) {
+    zero(c.acc, c.n_queries * c.head_dim_v);
+    zero(w.sums, c.n_queries * kLanes);
+    encode_queries(c, w, k_fns);
+  }
+
+  bool sees(int64_t first, int64_t n) const { return first + n > seen.any_from && first <= seen.any_to; }
+  void dot(int64_t first, int64_t n, const CodesAhead& ahead) const {
+    k_fns.dot(w, CodeRows(keys, first, n), ahead, call->n_queries);
+  }
+  // Turns a panel's scores into weights.
+  void weigh(int64_t first, int64_t n) const {
+    if (call->softcap > 0) cap_scores(w.s, call->n_queries * kPanel, call->softcap);
+    if (first < seen.all_from || first + n - 1 > seen.all_to || n < kPanel)
+      hide_unseen_scores(w, call->n_queries, first);
+    softmax_scores(w, call->n_queries);
+  }
+  void update(int64_t first, int64_t n, const CodesAhead& ahead) const {
+    v_fns.update(w, CodeRows(values, first, n), ahead, *call);
+  }
+  void finish() const {
+    for (int64_t q = 0; q < call->n_queries; ++q) {
+      call->sum[q] = sum_lanes(load(w.sums + q * kLanes));
+      call->max[q] = w.max[q];
+    }
+  }
+
+ private:
+  struct Columns { int64_t ld_k, ld_v; };
+};
+
 void attend_codes(const AttentionCall& call, std::byte* scratch) {
-  CodeWork w(call, scratch);
-  const Seen seen = find_seen(call, w);
-  const CodeFns k_fns = code_fns(call.k_dtype),
-                v_fns = code_fns(call.values_in_keys ? call.k_dtype : call.v_dtype);
-  const struct { int64_t ld_k, ld_v; } ld{call.head_dim_k, call.head_dim_v};
-  const CacheRows key_cache = keys_of(call, ld),
-                  value_cache = call.values_in_keys ? key_cache : values_of(call, ld);
-  zero(call.acc, call.n_queries * call.head_dim_v);
-  zero(w.sums, call.n_queries * kLanes);
-  encode_queries(call, w, k_fns);
+  const Coded coded(call, scratch);
   for (int64_t first = call.kv_begin; first < call.kv_end; first += kPanel) {
-    const int64_t left = call.kv_end - first, n = lesser(left, kPanel), last = first + n - 1;
-    if (last < seen.any_from || first > seen.any_to) continue;
-    const int64_t n_next = lesser(left - n + call.kv_then, kPanel);
-    const CodeRows keys(key_cache, first, n), values(value_cache, first, n);
-    const CodeRows next_keys(key_cache, first + n, n_next),
-        next_values(value_cache, first + n, call.values_in_keys ? 0 : n_next);
-    k_fns.dot(w, keys, next_keys, call.n_queries);
-    if (call.softcap > 0) cap_scores(w.s, call.n_queries * kPanel, call.softcap);
-    if (first < seen.all_from || last > seen.all_to || n < kPanel)
-      hide_unseen_scores(w, call.n_queries, first);
-    softmax_scores(w, call.n_queries);
-    v_fns.update(w, values, next_values, call);
+    const int64_t n = lesser(call.kv_end - first, kPanel), then = first + n;
+    if (!coded.sees(first, n)) continue;
+    const int64_t n_then = lesser(call.kv_end + call.kv_then - then, kPanel);
+    coded.dot(first, n, {CodeRows(coded.keys, then, n_then)});
+    coded.weigh(first, n);
+    coded.update(first, n, {CodeRows(coded.values, then, call.values_in_keys ? 0 : n_then)});
   }
-  for (int64_t q = 0; q < call.n_queries; ++q) {
-    call.sum[q] = sum_lanes(load(w.sums + q * kLanes));
-    call.max[q] = w.max[q];
-  }
+  coded.finish();
 }
 
 size_t scratch_bytes_with_codes(const AttentionCall& call) {

@@ -91,12 +91,19 @@ struct PanelRows {
   }
 };
 
-// The lines of kVecs vectors of a row's columns, from the d-th on.
-template <class Rows, int kVecs>
-TANDEM_INLINE void fetch_columns(const std::byte* row, int64_t d) {
-  constexpr int kBytes = kLanes * static_cast<int>(sizeof(typename Rows::Value));
-  fetch_lines<kVecs * kBytes>(row + d * static_cast<int64_t>(sizeof(typename Rows::Value)));
-}
+// What is fetched while a panel's rows are used: the next panel's, each with the row in its place, or, if they are there, `streams`.
+struct Ahead {
+  PanelRows rows;
+  Streams* streams = nullptr;
+
+  // With kVecs vectors of a row's columns, from the d-th on. `row`: in that row's place.
+  template <class Rows, int kVecs>
+  TANDEM_INLINE void fetch_columns(const std::byte* row, int64_t d) const {
+    constexpr int kBytes = kLanes * static_cast<int>(sizeof(typename Rows::Value));
+    if (streams) return streams->fetch<kVecs * kBytes>();
+    fetch_lines<kVecs * kBytes>(row + d * static_cast<int64_t>(sizeof(typename Rows::Value)));
+  }
+};
 
 void scale_queries(const AttentionCall& call, const Panels& p) {
   for (int64_t i = 0; i < call.n_queries; ++i) {
@@ -106,19 +113,20 @@ void scale_queries(const AttentionCall& call, const Panels& p) {
   }
 }
 
-// The products of one query's columns with a row's, summed lane by lane. Fetches the row at `ahead` meanwhile.
+// The products of one query's columns with a row's, summed lane by lane. Fetches the row at `then` meanwhile.
 template <class Rows>
-TANDEM_INLINE Vec dot_row(const float* q, const std::byte* row, const std::byte* ahead, int64_t n_cols) {
+TANDEM_INLINE Vec dot_row(const float* q, const std::byte* row, const Ahead& ahead, const std::byte* then,
+                          int64_t n_cols) {
   Vec sums[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
   int64_t d = 0;
   for (; d + 4 * kLanes <= n_cols; d += 4 * kLanes) {
-    fetch_columns<Rows, 4>(ahead, d);
+    ahead.fetch_columns<Rows, 4>(then, d);
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v)
       sums[v] = fma(load(q + d + v * kLanes), Rows::at(row, d + v * kLanes), sums[v]);
   }
   for (; d < n_cols; d += kLanes) {
-    fetch_columns<Rows, 1>(ahead, d);
+    ahead.fetch_columns<Rows, 1>(then, d);
     sums[0] = fma(load(q + d), Rows::at(row, d), sums[0]);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -126,32 +134,31 @@ TANDEM_INLINE Vec dot_row(const float* q, const std::byte* row, const std::byte*
 // Scores of one query against kLanes adjacent rows, in the order of memory: in a loop, because a load that comes back only after
 // kLanes rows lets the hardware fetch other lines than the next ones.
 template <class Rows>
-TANDEM_INLINE Vec dot_rows(const float* q, const std::byte* row, size_t row_bytes, const std::byte* ahead,
-                           size_t ahead_bytes, int64_t n_cols) {
+TANDEM_INLINE Vec dot_rows(const float* q, const std::byte* row, size_t row_bytes, const Ahead& ahead,
+                           const std::byte* then, int64_t n_cols) {
   alignas(64) float parts[kLanes * kLanes];
 #pragma GCC unroll 1
-  for (int64_t j = 0; j < kLanes; ++j, row += row_bytes, ahead += ahead_bytes)
-    store(parts + j * kLanes, dot_row<Rows>(q, row, ahead, n_cols));
+  for (int64_t j = 0; j < kLanes; ++j, row += row_bytes, then += ahead.rows.row_bytes)
+    store(parts + j * kLanes, dot_row<Rows>(q, row, ahead, then, n_cols));
   Vec dot[kLanes];
 #pragma GCC unroll 16
   for (int j = 0; j < kLanes; ++j) dot[j] = load(parts + j * kLanes);
   return sum_each(dot);
 }
 
-// Scores of all queries against a panel's rows, and against the padding of the last rows' vectors. Prefetches
-// the rows at `next` meanwhile.
+// Scores of all queries against a panel's rows, and against the padding of the last rows' vectors.
 template <class Rows, int kQueries>
-void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
+void dot_panel(const Panels& p, const PanelRows& keys, const Ahead& ahead) {
   constexpr int kStride = stride_of(kQueries), kPositions = kLanes / kStride;
   const size_t step_bytes =
-      static_cast<size_t>(kPositions) * next.row_bytes / static_cast<size_t>(p.ld_k / kLanes);
+      static_cast<size_t>(kPositions) * ahead.rows.row_bytes / static_cast<size_t>(p.ld_k / kLanes);
   float* s = p.s;
   for (int64_t r = 0; r < keys.n_runs; ++r) {
     const std::byte* row = keys.runs[r].rows;
     for (int64_t i = 0; i < keys.runs[r].n; i += kPositions, s += kLanes) {
-      const std::byte* ahead = next.row_or(r, i, row);
+      const std::byte* then = ahead.rows.row_or(r, i, row);
       if constexpr (kQueries == 1) {
-        store(s, dot_rows<Rows>(p.q, row, keys.row_bytes, ahead, next.row_bytes, p.ld_k));
+        store(s, dot_rows<Rows>(p.q, row, keys.row_bytes, ahead, then, p.ld_k));
         row += kPositions * keys.row_bytes;
         continue;
       }
@@ -162,8 +169,12 @@ void dot_panel(const Panels& p, const PanelRows& keys, const PanelRows& next) {
         Vec y[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) y[q] = load(p.q + q * p.ld_k + d);
-        fetch_lines(ahead, step_bytes);  // a little at a time: the core can wait for few lines only
-        ahead += step_bytes;
+        if (ahead.streams) {
+          ahead.streams->fetch<kPositions * kLanes * static_cast<int>(sizeof(typename Rows::Value))>();
+        } else {
+          fetch_lines(then, step_bytes);  // a little at a time: the core can wait for few lines only
+          then += step_bytes;
+        }
 #pragma GCC unroll 16
         for (int j = 0; j < kPositions; ++j) {
           const Vec x = Rows::at(row + static_cast<size_t>(j) * keys.row_bytes, d);
@@ -232,7 +243,7 @@ void softmax_panel(const Panels& p, int64_t first, int64_t n, bool masked) {
 
 // acc = acc * factor + weights times values, kVecs vectors of columns from the d-th on.
 template <class Rows, int kQueries, int kVecs>
-void update_columns(const Panels& p, const PanelRows& values, const PanelRows& next, int64_t d) {
+void update_columns(const Panels& p, const PanelRows& values, const Ahead& ahead, int64_t d) {
   constexpr int kStride = stride_of(kQueries);
   Vec acc[kQueries][kVecs];
 #pragma GCC unroll 8
@@ -245,7 +256,7 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
   for (int64_t r = 0; r < values.n_runs; ++r) {
     const std::byte* row = values.runs[r].rows;
     for (int64_t i = 0; i < values.runs[r].n; ++i, row += values.row_bytes, s += kStride) {
-      fetch_columns<Rows, kVecs>(next.row_or(r, i, row), d);
+      ahead.fetch_columns<Rows, kVecs>(ahead.rows.row_or(r, i, row), d);
       Vec x[kVecs];
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) x[v] = Rows::at(row, d + v * kLanes);
@@ -266,19 +277,19 @@ void update_columns(const Panels& p, const PanelRows& values, const PanelRows& n
 
 // All columns, in as many vectors at once as the registers hold.
 template <class Rows, int kQueries, int kVecs>
-void update_from(const Panels& p, const PanelRows& values, const PanelRows& next, int64_t d) {
+void update_from(const Panels& p, const PanelRows& values, const Ahead& ahead, int64_t d) {
   for (; d + kVecs * kLanes <= p.ld_v; d += kVecs * kLanes)
-    update_columns<Rows, kQueries, kVecs>(p, values, next, d);
+    update_columns<Rows, kQueries, kVecs>(p, values, ahead, d);
   if constexpr (kVecs > 1) {
-    if (d < p.ld_v) update_from<Rows, kQueries, kVecs / 2>(p, values, next, d);
+    if (d < p.ld_v) update_from<Rows, kQueries, kVecs / 2>(p, values, ahead, d);
   }
 }
 template <class Rows, int kQueries>
-void update_panel(const Panels& p, const PanelRows& values, const PanelRows& next) {
-  update_from<Rows, kQueries, static_cast<int>(kLanes) / stride_of(kQueries)>(p, values, next, 0);
+void update_panel(const Panels& p, const PanelRows& values, const Ahead& ahead) {
+  update_from<Rows, kQueries, static_cast<int>(kLanes) / stride_of(kQueries)>(p, values, ahead, 0);
 }
 
-using PanelFn = void (*)(const Panels&, const PanelRows&, const PanelRows& next);
+using PanelFn = void (*)(const Panels&, const PanelRows&, const Ahead&);
 using SoftmaxPanel = void (*)(const Panels&, int64_t first, int64_t n, bool masked);
 
 struct PanelFns {
@@ -375,13 +386,14 @@ struct FewQueries {
   void attend(int64_t first, int64_t n, int64_t next_first, int64_t n_next) const {
     const int64_t last = first + n - 1;
     if (last < seen.any_from || first > seen.any_to) return;
-    PanelRows keys, own_values, next_keys, next_values;
+    PanelRows keys, own_values;
+    Ahead next_keys, next_values;
     const PanelRows& values = call.values_in_keys ? keys : own_values;
     if (read_k == Reading::converted) {
       keys.convert(key_cache, first, n, n_next, p.k);
     } else {
       keys.find(key_cache, first, n);
-      next_keys.find(key_cache, next_first, n_next);
+      next_keys.rows.find(key_cache, next_first, n_next);
     }
     dot(p, keys, next_keys);
     if (call.softcap > 0) cap_scores(p.s, whole_vecs(n * stride), call.softcap);
@@ -390,7 +402,7 @@ struct FewQueries {
       own_values.convert(value_cache, first, n, n_next, p.v);
     } else if (!call.values_in_keys) {
       own_values.find(value_cache, first, n);
-      next_values.find(value_cache, next_first, n_next);
+      next_values.rows.find(value_cache, next_first, n_next);
     }
     update(p, values, next_values);
   }

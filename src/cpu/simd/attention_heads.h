@@ -5,6 +5,7 @@
 // are the limit (19 GB/s; 22 from the L2).
 #pragma once
 
+#include "cpu/linear_kernels.h"
 #include "cpu/simd/attention_few.h"
 
 namespace tandem::cpu {
@@ -102,7 +103,9 @@ class AdjacentHeads {
   void attend_block(int64_t first, int64_t n, int64_t n_then) const {
     const AdjacentRows k = keys(first, n), v{values_.row(first), v_heads_, n, values_.row_bytes},
                        next_k = keys(first + n, n_then);
-    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead(k, h, v));
+    const auto n_rows = static_cast<size_t>(n);
+    Streams v_streams = streams(v, n_rows * k.row_bytes), k_streams = streams(next_k, n_rows * v.row_bytes);
+    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead(k, h, v, &v_streams));
     const int64_t last = first + n - 1;
     const bool masked = first < seen_.all_from || last > seen_.all_to || n % kLanes != 0;
     for (int64_t h = 0; h < n_; ++h) {
@@ -110,21 +113,32 @@ class AdjacentHeads {
       if (call_.softcap > 0) cap_scores(p.s, whole_vecs(n * stride()), call_.softcap);
       softmax_(p, first, n, masked);
     }
-    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead(v, h, next_k));
+    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead(v, h, next_k, &k_streams));
   }
 
-  // What to fetch with a head's rows: those of the next head, or of the first one in `then`. Only its own for one query on a Zen 4,
-  // which takes whole rows in the order of memory: there the hardware goes on by itself, with more under way than a core may ask for.
-  PanelRows ahead(const AdjacentRows& rows, int64_t h, const AdjacentRows& then) const {
-    if (kLanes == 16 && fetches_into_l2() && call_.n_queries == 1) {
-      PanelRows none;
-      return none;
+  // The rows of all heads, while each head's `meanwhile` bytes are used.
+  Streams streams(const AdjacentRows& rows, size_t meanwhile) const {
+    if (rows.n == 0) return {};
+    const auto n = static_cast<size_t>(n_);
+    return Streams(&rows.first, 1, n * static_cast<size_t>(call_.block_size) * rows.row_bytes, n * meanwhile);
+  }
+
+  // What to fetch with a head's rows: `streams` of `then`, where there are such, or rows of the next head, or of the first one in
+  // `then`. Only its own for one query on a Zen 4, which takes whole rows in the order of memory: there the hardware goes on by
+  // itself, with more under way than a core may ask for.
+  Ahead ahead(const AdjacentRows& rows, int64_t h, const AdjacentRows& then, Streams* streams) const {
+    Ahead ahead;
+    if (in_streams_) {
+      ahead.streams = streams;
+    } else if (kLanes != 16 || !fetches_into_l2() || call_.n_queries > 1) {
+      ahead.rows = h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0);
     }
-    return h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0);
+    return ahead;
   }
 
   const AttentionCall& call_;
   const int64_t n_;
+  const bool in_streams_ = reads_in_streams();
   const Panels shape_;
   const CacheRows keys_, values_;
   const PanelFn dot_, update_;

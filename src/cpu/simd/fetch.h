@@ -43,6 +43,45 @@ TANDEM_INLINE void fetch_lines(const void* from, size_t n_bytes) {
   }
 }
 
+// How many streams of memory are read at a time, where that is faster (reads_in_streams() in linear_kernels.h).
+inline constexpr int kStreams = 4;
+
+// Memory that is used next, fetched into L2 while other memory is: in kStreams streams, some lines of each in turn.
+class Streams {
+ public:
+  // The n pieces of n_bytes each at `pieces`, while `meanwhile` bytes are used. kStreams is a multiple of n.
+  Streams(const std::byte* const* pieces, int n, size_t n_bytes, size_t meanwhile)
+      : n_bytes_((n_bytes / static_cast<size_t>(kStreams / n) + 63) / 64 * 64),
+        times_((static_cast<size_t>(n) * n_bytes + meanwhile - 1) / meanwhile) {
+    const int of_piece = kStreams / n;
+    for (int i = 0; i < kStreams; ++i)
+      from_[i] = reinterpret_cast<const char*>(pieces[i / of_piece]) + static_cast<size_t>(i % of_piece) * n_bytes_;
+  }
+  Streams() : n_bytes_(0), times_(0) {}  // of nothing
+
+  // Goes on by what is to be fetched while used_bytes are used.
+  template <int used_bytes>
+  TANDEM_INLINE void fetch() {
+    for (size_t i = 0; i < times_ && at_ < n_bytes_; ++i) {
+      const char* p = from_[turn_] + at_;
+      if constexpr (used_bytes <= 256) {
+#pragma GCC unroll 4
+        for (int b = 0; b < used_bytes; b += 64) _mm_prefetch(p + b, _MM_HINT_T1);
+      } else {
+#pragma GCC unroll 1
+        for (int b = 0; b < used_bytes; b += 64) _mm_prefetch(p + b, _MM_HINT_T1);
+      }
+      turn_ = (turn_ + 1) % kStreams;
+      if (turn_ == 0) at_ += used_bytes;
+    }
+  }
+
+ private:
+  const char* from_[kStreams];
+  size_t n_bytes_, times_, at_ = 0;  // n_bytes_, at_: of a stream
+  unsigned turn_ = 0;
+};
+
 }  // namespace
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu

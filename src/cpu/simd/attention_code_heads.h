@@ -1,0 +1,72 @@
+// Attention of few queries (decode) over a cache of codes for key-value heads whose rows of a block are neighbours, as
+// attention_heads.h has it for floats: the keys of all heads in a panel, their softmax, then their values. Only where memory is read
+// in several streams; elsewhere it was not measured.
+#pragma once
+
+#include "cpu/linear_kernels.h"
+#include "cpu/simd/attention_codes.h"
+
+namespace tandem::cpu {
+namespace TANDEM_ISA {
+namespace {
+
+bool takes_code_heads(const AttentionCall& call) {
+  return reads_in_streams() && takes_codes(call) && !call.values_in_keys && call.window == 0 &&
+         kPanel % call.block_size == 0 && kStreams % (kPanel / call.block_size) == 0;
+}
+
+// Calls under way.
+class CodedHeads {
+ public:
+  // `scratch` has room for n times CodeWork's bytes.
+  CodedHeads(const AttentionCall* calls, int64_t n, std::byte* scratch) : call_(calls[0]), n_(n) {
+    for (int64_t h = 0; h < n; ++h, scratch += heads_[h - 1].w.bytes) heads_[h] = Coded(calls[h], scratch);
+  }
+
+  void attend() const {
+    for (int64_t first = call_.kv_begin; first < call_.kv_end; first += kPanel) {
+      const int64_t n = lesser(call_.kv_end - first, kPanel), then = first + n;
+      if (!heads_[0].sees(first, n)) continue;
+      const int64_t n_then = lesser(call_.kv_end + call_.kv_then - then, kPanel);
+      const CacheRows &keys = heads_[0].keys, &values = heads_[0].values;
+      Streams v_streams = streams(values, first, n, n * static_cast<int64_t>(keys.row_bytes));
+      Streams k_streams = streams(keys, then, n_then, n * static_cast<int64_t>(values.row_bytes));
+      for (int64_t h = 0; h < n_; ++h) heads_[h].dot(first, n, ahead(&v_streams));
+      for (int64_t h = 0; h < n_; ++h) heads_[h].weigh(first, n);
+      for (int64_t h = 0; h < n_; ++h) heads_[h].update(first, n, ahead(&k_streams));
+    }
+    for (int64_t h = 0; h < n_; ++h) heads_[h].finish();
+  }
+
+ private:
+  // A panel's rows of all heads, while each head's `meanwhile` bytes are used. A last panel that is not whole has its last block
+  // more than once.
+  Streams streams(const CacheRows& rows, int64_t first, int64_t n, int64_t meanwhile) const {
+    if (n <= 0) return {};
+    const std::byte* pieces[kStreams];
+    const int64_t n_pieces = kPanel / call_.block_size;
+    for (int64_t i = 0; i < n_pieces; ++i)
+      pieces[i] = i * call_.block_size < n ? rows.row(first + i * call_.block_size) : pieces[i - 1];
+    return Streams(pieces, static_cast<int>(n_pieces),
+                   static_cast<size_t>(n_ * call_.block_size) * rows.row_bytes,
+                   static_cast<size_t>(n_ * meanwhile));
+  }
+  static CodesAhead ahead(Streams* streams) {
+    CodesAhead ahead;
+    ahead.streams = streams;
+    return ahead;
+  }
+
+  const AttentionCall& call_;
+  const int64_t n_;
+  Coded heads_[kHeadsAtOnce];
+};
+
+void attend_code_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
+  for (int64_t first = 0; first < n; first += kHeadsAtOnce)
+    CodedHeads(calls + first, lesser(kHeadsAtOnce, n - first), scratch).attend();
+}
+
+}  // namespace
+}  // namespace TANDEM_ISA
+}  // namespace tandem::cpu
