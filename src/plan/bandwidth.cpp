@@ -1,5 +1,7 @@
 #include "plan/bandwidth.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -46,9 +48,18 @@ uint64_t read_chunk(const std::byte* chunk) {
 
 }  // namespace
 
-size_t bandwidth_buffer_bytes(size_t free_bytes) {
-  constexpr size_t kUsual = kSanitized ? kWindows * kChunk : 512u << 20;  // a sanitizer reads slowly
-  return std::clamp(free_bytes / 4, kWindows * kChunk, kUsual) / kChunk * kChunk;
+size_t last_cache_bytes() {
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    if (const long n_bytes = sysconf(level); n_bytes > 0) return static_cast<size_t>(n_bytes);
+  }
+  return 0;
+}
+
+size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes) {
+  constexpr size_t kLeast = kWindows * kChunk;
+  if (kSanitized) return kLeast;  // a sanitizer reads slowly
+  const size_t usual = std::clamp(4 * cache_bytes, size_t{512} << 20, size_t{2} << 30);
+  return std::clamp(free_bytes / 4, kLeast, usual) / kChunk * kChunk;
 }
 
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {

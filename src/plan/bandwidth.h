@@ -7,8 +7,11 @@
 
 namespace tandem {
 
-// A buffer that caches hold little of, and that is not much of `free_bytes`; 16 MiB at the least.
-size_t bandwidth_buffer_bytes(size_t free_bytes);
+// Bytes of the last cache before memory, as the system tells them; 0: it does not.
+size_t last_cache_bytes();
+
+// A buffer that caches hold little of, and that is not much of `free_bytes`; 16 MiB at the least, 2 GiB at most.
+size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes = last_cache_bytes());
 
 // Bytes per second at which all workers of the pool together read memory. A buffer of n_bytes is read over
 // and over, a part of it at a time, and the fastest part counts: on a busy machine there is one that was

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "cpu/host_memory.h"
 #include "cpu/isa.h"
 #include "plan/bandwidth.h"
 
@@ -162,7 +163,7 @@ double measure(ThreadPool& pool, const Peak& peak) {
 void print_limits(int n_threads) {
   ThreadPool pool(n_threads);
   printf("{\"threads\": %d, \"read_gb_s\": %.1f", n_threads,
-         measure_read_bandwidth(pool, bandwidth_buffer_bytes(size_t{4} << 30)) / 1e9);
+         measure_read_bandwidth(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes)) / 1e9);
   printf(", \"peaks\": [");
   const char* separator = "";
   for (const Peak& peak : peaks()) {

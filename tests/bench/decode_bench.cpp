@@ -20,6 +20,7 @@
 #include "base/fp16.h"
 #include "base/thread_pool.h"
 #include "cpu/cpu_device.h"
+#include "cpu/host_memory.h"
 #include "engine/runtime.h"
 #include "gguf/quants.h"
 #include "plan/bandwidth.h"
@@ -41,6 +42,7 @@ class Decoding {
     }
     o.context.n_ctx = n_past + 32;
     o.context.n_ctx_given = true;
+    o.offload.huge_pages_at_once = true;  // as in a long text
     runtime_ = std::make_unique<Runtime>(model, std::vector<Device*>{host_.get()}, o);
     sequence_.emplace(runtime_->pool(), runtime_->kv_config().block_size);
     fill();
@@ -120,11 +122,12 @@ void run(int argc, char** argv) {
   for (const std::string& cache : caches)
     all.push_back(std::make_unique<Decoding>(*model, n_past, n_threads, cache));
   ThreadPool pool(n_threads);
+  const size_t n_bytes = bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes);
   std::vector<std::vector<double>> shares(all.size());  // of the time that is reading
   std::vector<double> bandwidths;
   for (int round = 0; round <= kRounds; ++round) {  // the first is for warming up
     if (round == 1) bandwidths.clear();
-    bandwidths.push_back(measure_read_bandwidth(pool, size_t{512} << 20));
+    bandwidths.push_back(measure_read_bandwidth(pool, n_bytes));
     for (size_t i = 0; i < all.size(); ++i) {
       if (round == 1) all[i]->seconds.clear();
       for (int step = 0; step < kSteps; ++step) {

@@ -144,9 +144,10 @@ TEST(AttentionTiles, HeadsOfALongTextAreOneItem) {
   };
   EXPECT_EQ(divide(1, 32767, true), std::pair(true, int64_t{128}));
   EXPECT_EQ(divide(1, 32767, false), std::pair(false, int64_t{128}));
-  EXPECT_TRUE(divide(4, 32767, true).first);
-  EXPECT_FALSE(divide(5, 32767, true).first);
-  EXPECT_FALSE(divide(1, 8190, true).first);
+  EXPECT_TRUE(divide(kTogetherRows, 32767, true).first);
+  EXPECT_FALSE(divide(kTogetherRows + 1, 32767, true).first);
+  EXPECT_EQ(divide(1, 4095, true), std::pair(true, int64_t{32}));
+  EXPECT_FALSE(divide(1, 4094, true).first);
 }
 
 // One text of 32768 tokens among short ones: its positions are cut, so that none of 64 workers waits for another.

@@ -272,9 +272,18 @@ TEST(Bandwidth, IsPlausible) {
 
 TEST(Bandwidth, UsesLittleOfTheFreeMemory) {
   if (kSanitized) GTEST_SKIP() << "with a sanitizer the buffer is always small";
-  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40), 512u << 20);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 32u << 20), 512u << 20);
   EXPECT_EQ(bandwidth_buffer_bytes(100u << 20), 25u << 20);
   EXPECT_EQ(bandwidth_buffer_bytes(0), 16u << 20);
+}
+
+// Some servers have caches of half a GiB.
+TEST(Bandwidth, IsMeasuredBeyondTheCaches) {
+  if (kSanitized) GTEST_SKIP() << "with a sanitizer the buffer is always small";
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 480u << 20), 1920u << 20);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, size_t{1} << 30), size_t{2} << 30);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 0), 512u << 20);
+  EXPECT_GE(bandwidth_buffer_bytes(size_t{1} << 40), std::min(size_t{2} << 30, 4 * last_cache_bytes()));
 }
 
 class BenchOfAModel : public testing::Test {

@@ -12,7 +12,7 @@ constexpr int64_t kWantedItems = 128;
 constexpr int64_t kMinChunk = 256;
 // Of slots that are read together.
 constexpr int64_t kTogetherMinChunk = 128;
-constexpr int64_t kTogetherFrom = 8192;  // positions
+constexpr int64_t kTogetherFrom = 4096;  // positions
 
 void sort_tokens(const AttentionInputs& in, std::span<int32_t> order) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);

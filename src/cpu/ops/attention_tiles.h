@@ -50,7 +50,7 @@ struct AttentionWork {
 };
 
 // Most rows of a tile whose slots are read together.
-inline constexpr int64_t kTogetherRows = 4;
+inline constexpr int64_t kTogetherRows = 8;
 
 struct AttentionInputs {
   std::span<const int32_t> positions, sequences;  // [n_tokens]

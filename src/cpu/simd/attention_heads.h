@@ -17,7 +17,7 @@ bool takes_heads(const AttentionCall& call) {
     return (dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32) && head_dim % kLanes == 0 &&
            static_cast<size_t>(call.block_size) * cache_row_bytes(dtype, head_dim) <= 2 * kPanelBytes;
   };
-  return call.n_queries <= kFewQueries / 2 && !call.values_in_keys && call.window == 0 &&
+  return call.n_queries <= (reads_in_streams() ? kFewQueries : kFewQueries / 2) && !call.values_in_keys && call.window == 0 &&
          call.block_size % kLanes == 0 && call.block_size <= kPanel &&
          direct(call.k_dtype, call.head_dim_k) && direct(call.v_dtype, call.head_dim_v);
 }
