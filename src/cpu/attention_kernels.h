@@ -62,7 +62,7 @@ struct AttentionKernels {
   // Whether attend_heads() is the better way to read a long cache with such a call. nullptr: never.
   bool (*takes_heads)(const AttentionCall& call) = nullptr;
   // attend() for n key-value heads in the order of memory, with calls that takes_heads() accepts. They differ in their addresses only,
-  // those of spilled blocks by as much as the others: rows of a block are neighbours, and so are read as one stream. Scratch:
+  // those of spilled blocks by as much as the others: rows of a block are neighbours, one stretch of memory. Scratch:
   // scratch_bytes() for each of min(n, kHeadsAtOnce) heads.
   void (*attend_heads)(const AttentionCall* calls, int64_t n, std::byte* scratch) = nullptr;
 };

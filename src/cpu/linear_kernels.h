@@ -70,7 +70,8 @@ bool narrow_avx512();
 // Whether weights for a few tokens, and caches for a few queries, are read from several places at a time: on Intel. A Zen 5 reads one
 // stream of weights faster.
 bool reads_in_streams();
-// Let a test see both ways on one machine. All of a product must be done in one.
+// Let a test see both ways on one machine. All of a product must be done in one, and all of an
+// attention from its compiling on.
 void set_narrow_avx512(bool narrow);
 void set_reads_in_streams(bool reads);
 

@@ -6,7 +6,7 @@
 //   ISA/CACHE/prefill/hHEAD/DEPTH       a tile of queries, 4 heads of each token, behind DEPTH positions
 //   read/SET                            plain sums of the same bytes
 //
-// SET: l3, the heads of 16 MiB again and again; memory, at least 512 MiB and more than caches hold. ns: for a query and position. GB/s of the cache's bytes;
+// SET: l3, the heads of 16 MiB again and again; memory, more than caches hold. ns: for a query and position. GB/s of the cache's bytes;
 // GOP/s: 2 * (head_dim_k + head_dim_v) operations a query and position.
 //
 //   attention_bench --benchmark_filter='avx512_vnni/.*/decode/g4/h128/memory'
@@ -30,8 +30,8 @@
 
 namespace tandem::cpu {
 namespace {
-constexpr int64_t kBlock = 32, kPast = 4096, kChunk = 256, kHeads = 8;
 
+constexpr int64_t kBlock = 32, kPast = 4096, kChunk = 256, kHeads = 8;
 
 struct Free {
   void operator()(std::byte* p) const { std::free(p); }
@@ -228,9 +228,9 @@ void register_all() {
     const char* name;
     size_t n_bytes;
   };
-  const Set kSets[] = {{"l3", size_t{16} << 20},
+  const Set sets[] = {{"l3", size_t{16} << 20},
                        {"memory", bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes)}};
-  for (const Set& set : kSets)
+  for (const Set& set : sets)
     benchmark::RegisterBenchmark((std::string("read/") + set.name).c_str(), read, set.n_bytes);
   for (const Isa isa : supported_isas()) {
     for (const DType dtype : {DType::F16, DType::BF16, DType::F32, DType::Q8_0, DType::Q5_1, DType::Q5_0,
@@ -239,12 +239,12 @@ void register_all() {
       for (const int64_t head_dim : {64, 128, 256}) {
         const std::string head = "/h" + std::to_string(head_dim) + "/";
         for (const int64_t group : {1, 4, 8}) {
-          for (const Set& set : kSets)
+          for (const Set& set : sets)
             benchmark::RegisterBenchmark(
                 (name + "/decode/g" + std::to_string(group) + head + set.name).c_str(), decode, isa, dtype,
                 group, head_dim, set.n_bytes);
           if (!takes_heads(isa, dtype, group, head_dim)) continue;
-          for (const Set& set : kSets)
+          for (const Set& set : sets)
             benchmark::RegisterBenchmark(
                 (name + "/heads/g" + std::to_string(group) + head + set.name).c_str(), decode_heads, isa,
                 dtype, group, head_dim, set.n_bytes);

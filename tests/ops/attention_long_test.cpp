@@ -10,6 +10,13 @@ using test::check_all_isas;
 using test::Random;
 using test::range;
 
+// While it lives, memory is read in streams, or is not.
+struct InStreams {
+  const bool before = reads_in_streams();
+  explicit InStreams(bool reads) { set_reads_in_streams(reads); }
+  ~InStreams() { set_reads_in_streams(before); }
+};
+
 TEST(Attention, LongContextsAreSplitAndMerged) {
   Random random;
   for (int64_t n_head : {1, 8}) {
@@ -39,34 +46,34 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
   two.n_queries = 2;
   AttentionCall eight = two;
   eight.n_queries = 8;
-  const bool as_it_is = reads_in_streams();
   for (const Isa isa : supported_isas()) {
     const AttentionKernels& kernels = test::attention_of(isa);
     EXPECT_EQ(kernels.takes_heads && kernels.takes_heads(two), isa != Isa::scalar) << isa_name(isa);
     for (const bool in_streams : {false, true}) {
-      set_reads_in_streams(in_streams);
-      EXPECT_EQ(kernels.takes_heads && kernels.takes_heads(eight), in_streams && isa >= Isa::avx512) << isa_name(isa);
+      const InStreams set(in_streams);
+      EXPECT_EQ(kernels.takes_heads && kernels.takes_heads(eight), in_streams && isa >= Isa::avx512)
+          << isa_name(isa);
     }
   }
-  set_reads_in_streams(as_it_is);
   Random random;
   const DType dtypes[] = {DType::F16, DType::BF16, DType::F32};
   const int64_t dims[] = {16, 48, 64, 128, 272}, blocks[] = {16, 32, 48, 64};
   for (int round = 0; round < 20; ++round) {
-    if (round % 10 == 0) set_reads_in_streams(!reads_in_streams());
+    const InStreams set(round < 10);
     AttentionCase c;
-    c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
-    c.n_head = c.n_head_kv * (1 + random.below(8));
-    c.head_dim_k = round == 0 ? 16 : dims[random.below(5)];
-    c.head_dim_v = round == 0 ? 16 : dims[random.below(5)];
+    c.n_head_kv = round % 10 == 0 ? 35 : 2 + random.below(4);
+    const int64_t group = round == 1 ? 8 : 1 + random.below(8);  // query heads that share a key head
+    c.n_head = c.n_head_kv * group;
+    c.head_dim_k = round % 10 == 0 ? 16 : dims[random.below(5)];
+    c.head_dim_v = round % 10 == 0 ? 16 : dims[random.below(5)];
     c.block_size = blocks[random.below(4)];
     c.k_dtype = dtypes[random.below(3)];
     c.v_dtype = dtypes[random.below(3)];
     c.softcap = random.below(3) == 0 ? 20.0f : 0.0f;
     c.sinks = random.below(2) != 0;
-    c.lengths = {random.below(4) == 0 ? 4095 : 4096 + random.below(1000)};
+    c.lengths = {random.below(8) == 0 ? 4095 : 4096 + random.below(1000)};
     const auto n = static_cast<int32_t>(c.lengths[0]);
-    const auto n_tokens = static_cast<int32_t>(1 + random.below(9 - c.n_head / c.n_head_kv));
+    const auto n_tokens = static_cast<int32_t>(1 + random.below(8 / group));
     c.tokens = {range(n - n_tokens, n)};
     c.spills = round % 2 != 0;
     check_all_isas(random, c, "round " + std::to_string(round));
@@ -75,8 +82,7 @@ TEST(Attention, HeadsOfALongTextAreReadTogether) {
 
 // The same of caches in codes, where memory is read in streams.
 TEST(Attention, HeadsOfALongTextInCodesAreReadTogether) {
-  const bool as_it_is = reads_in_streams();
-  set_reads_in_streams(true);
+  const InStreams set(true);
   AttentionCall two;
   two.head_dim_k = two.head_dim_v = 64;
   two.n_queries = 2;
@@ -96,8 +102,9 @@ TEST(Attention, HeadsOfALongTextInCodesAreReadTogether) {
   const int64_t dims[] = {32, 64, 96, 128, 256};
   for (int round = 0; round < 20; ++round) {
     AttentionCase c;
-    c.n_head_kv = round == 0 ? 35 : 1 + random.below(5);
-    c.n_head = c.n_head_kv * (1 + random.below(8));
+    c.n_head_kv = round == 0 ? 35 : 2 + random.below(4);
+    const int64_t group = round == 1 ? 8 : 1 + random.below(8);  // query heads that share a key head
+    c.n_head = c.n_head_kv * group;
     c.head_dim_k = round == 0 ? 32 : dims[random.below(5)];
     c.head_dim_v = round == 0 ? 32 : dims[random.below(5)];
     c.block_size = 16 << random.below(3);
@@ -107,12 +114,11 @@ TEST(Attention, HeadsOfALongTextInCodesAreReadTogether) {
     c.sinks = random.below(2) != 0;
     c.lengths = {4096 + random.below(1000)};
     const auto n = static_cast<int32_t>(c.lengths[0]);
-    const auto n_tokens = static_cast<int32_t>(1 + random.below(9 - c.n_head / c.n_head_kv));
+    const auto n_tokens = static_cast<int32_t>(1 + random.below(8 / group));
     c.tokens = {range(n - n_tokens, n)};
     c.spills = round % 3 == 0;
     check_all_isas(random, c, "round " + std::to_string(round));
   }
-  set_reads_in_streams(as_it_is);
 }
 
 // The long text is cut into chunks that are merged, short ones are not, and one tile has several queries.

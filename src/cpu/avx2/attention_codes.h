@@ -120,7 +120,7 @@ TANDEM_INLINE Vec load_four_twice(const fp16_t* p) {
   return _mm256_cvtph_ps(_mm_set1_epi64x(four));
 }
 
-// Products of kQueries with 4 adjacent rows; the two halves of dot[query] are partial sums. Fetches what is ahead of a group.
+// Products of kQueries with 4 adjacent rows; the two halves of dot[query] are partial sums. Fetches group `fetched` of `ahead`.
 template <class Codes, int kQueries>
 TANDEM_INLINE void dot_rows(const CodedQuery* query, int64_t n_blocks, const std::byte* row, size_t row_bytes,
                             const fp16_t* scales, const fp16_t* mins, const CodesAhead& ahead, int64_t fetched,

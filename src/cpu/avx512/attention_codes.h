@@ -16,8 +16,9 @@
 // codes of the weights, 2 for their exponentials. Shared by the queries: 20 to transpose and interleave, 16 scalar ones
 // to collect the scales.
 //
-// The next panel's keys are fetched into the L1 with the products of keys, its values with those of values: a panel of both and
-// the next one are 35 KiB of Q8_0. Fetching values with the keys of their own panel, into the L2, took a quarter longer.
+// Head by head, the next panel's keys are fetched into the L1 with the products of keys, its values with those of values: a panel of both and
+// the next one are 35 KiB of Q8_0. Fetching values with the keys of their own panel, into the L2, took a quarter longer; of all heads
+// together that is the way on Intel (attention_code_heads.h).
 //
 // Reached on a core of a Zen 5, ns of a query and position with heads of 128 columns, four queries: Q8_0 3.6, Q4_0 3.4 from
 // memory, where halves take 4.3, and 3.4, 3.3 and 3.4 from the L3. The products' floor is 1.1 there. The rest: the scales, the

@@ -13,7 +13,7 @@
 // A core of a Zen 4 starts one multiplication of 64 bytes a cycle, so there they are counted: of 256 columns of Q4_K and a token
 // 4 products, 1 for the scales, 1 to add, and 3 smaller ones. From the L2 and from memory, where plain loads read 30 GB/s: Q4_0 28,
 // 24; Q4_K 29, 25; Q5_K 28, 25; Q6_K 38, 27; Q8_0 45, 27. Two tokens of Q4_K: 21, 19.
-// On Intel four such streams are read at a time (kStreams in linear_simd.h). Two cores of a Granite Rapids, whose plain loads read 31
+// On Intel four such streams are read at a time (kStreams in fetch.h). Two cores of a Granite Rapids, whose plain loads read 31
 // to 33 GB/s in four streams and 28 to 30 in one; k 14336, in one stream and in four: Q4_0 23, 30; Q4_K 24, 33; Q6_K 26, 30; Q8_0 27,
 // 33. Four tokens: Q4_K 17, 19; Q6_K 19, 24; Q8_0 20, 27.
 #pragma once

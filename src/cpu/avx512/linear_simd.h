@@ -73,8 +73,8 @@ TANDEM_INLINE size_t ahead_into_l2() {
   return size_t{12} << 10;
 }
 
-// Streams of weights that are read at a time where that is faster, and how far ahead of each. The prefetchers of the caches follow
-// each to the end of its page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
+// How far ahead of its use each of kStreams streams (fetch.h) is fetched. The prefetchers of the caches follow each to the end of its
+// page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
 inline constexpr size_t kAheadOfStream = 2 << 10;
 // Rows of each stream; 0: they are read as one, because this CPU reads one faster or four would be too short.
 TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes) {

@@ -87,7 +87,7 @@ void CacheAttention::run(Worker& worker, const AttentionTensors& t, std::byte* s
   const size_t n = static_cast<size_t>(t.n_tokens);
   const AttentionInputs in{
       {t.positions, n}, {t.sequences, n}, n_slots_,   kv_.block_size,
-      op_.window,       op_.part,         hot_from(), takes_heads(t.n_tokens * parts_.heads)};
+      op_.window,       op_.part,         hot_from(), n_calls_ > 0 && takes_heads(t.n_tokens * parts_.heads)};
   const AttentionWork work = divide_attention(in, parts_, local.order, local.tiles);
 
   worker.for_each(work.n_items, [&](int64_t item) {

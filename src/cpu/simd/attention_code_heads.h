@@ -32,19 +32,19 @@ class CodedHeads {
       if (!heads_[0].sees(first, n)) continue;
       const int64_t n_then = lesser(call_.kv_end + call_.kv_then - then, kPanel);
       const CacheRows &keys = heads_[0].keys, &values = heads_[0].values;
-      Streams v_streams = streams(values, first, n, n * static_cast<int64_t>(keys.row_bytes));
-      Streams k_streams = streams(keys, then, n_then, n * static_cast<int64_t>(values.row_bytes));
-      for (int64_t h = 0; h < n_; ++h) heads_[h].dot(first, n, ahead(&v_streams));
+      Streams v_streams = streams_of(values, first, n, n * static_cast<int64_t>(keys.row_bytes));
+      Streams k_streams = streams_of(keys, then, n_then, n * static_cast<int64_t>(values.row_bytes));
+      for (int64_t h = 0; h < n_; ++h) heads_[h].dot(first, n, only(&v_streams));
       for (int64_t h = 0; h < n_; ++h) heads_[h].weigh(first, n);
-      for (int64_t h = 0; h < n_; ++h) heads_[h].update(first, n, ahead(&k_streams));
+      for (int64_t h = 0; h < n_; ++h) heads_[h].update(first, n, only(&k_streams));
     }
     for (int64_t h = 0; h < n_; ++h) heads_[h].finish();
   }
 
  private:
-  // A panel's rows of all heads, while each head's `meanwhile` bytes are used. A last panel that is not whole has its last block
-  // more than once.
-  Streams streams(const CacheRows& rows, int64_t first, int64_t n, int64_t meanwhile) const {
+  // A panel's rows of all heads, while each head's `used` bytes are read. In a last panel that is not whole, its last block stands for
+  // those that are missing.
+  Streams streams_of(const CacheRows& rows, int64_t first, int64_t n, int64_t used) const {
     if (n <= 0) return {};
     const std::byte* pieces[kStreams];
     const int64_t n_pieces = kPanel / call_.block_size;
@@ -52,9 +52,9 @@ class CodedHeads {
       pieces[i] = i * call_.block_size < n ? rows.row(first + i * call_.block_size) : pieces[i - 1];
     return Streams(pieces, static_cast<int>(n_pieces),
                    static_cast<size_t>(n_ * call_.block_size) * rows.row_bytes,
-                   static_cast<size_t>(n_ * meanwhile));
+                   static_cast<size_t>(n_ * used));
   }
-  static CodesAhead ahead(Streams* streams) {
+  static CodesAhead only(Streams* streams) {
     CodesAhead ahead;
     ahead.streams = streams;
     return ahead;
@@ -66,8 +66,12 @@ class CodedHeads {
 };
 
 void attend_code_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  for (int64_t first = 0; first < n; first += kHeadsAtOnce)
-    CodedHeads(calls + first, lesser(kHeadsAtOnce, n - first), scratch).attend();
+  const AttentionCall& c = calls[0];
+  const size_t k = cache_row_bytes(c.k_dtype, c.head_dim_k), v = cache_row_bytes(c.v_dtype, c.head_dim_v);
+  const int64_t at_once =
+      heads_of_stretch(n, static_cast<size_t>(kPanel) * (k < v ? v : k), kHeadsAtOnce);
+  for (int64_t first = 0; first < n; first += at_once)
+    CodedHeads(calls + first, lesser(at_once, n - first), scratch).attend();
 }
 
 }  // namespace

@@ -81,10 +81,9 @@ struct CodeRows {
         groups[g] = row;
     }
   }
-
 };
 
-// What is fetched while a panel's rows are used: those of the next panel, or, if they are there, `streams`.
+// What is fetched while a panel's rows are read: `streams`, if they are there, or those of the next panel.
 struct CodesAhead {
   CodeRows rows;
   Streams* streams = nullptr;

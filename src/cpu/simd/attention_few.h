@@ -91,7 +91,7 @@ struct PanelRows {
   }
 };
 
-// What is fetched while a panel's rows are used: the next panel's, each with the row in its place, or, if they are there, `streams`.
+// What is fetched while a panel's rows are read: `streams`, if they are there, or the next panel's rows, each with the row in its place.
 struct Ahead {
   PanelRows rows;
   Streams* streams = nullptr;

@@ -23,7 +23,8 @@ bool takes_heads(const AttentionCall& call) {
     return (dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32) && head_dim % kLanes == 0 &&
            static_cast<size_t>(call.block_size) * cache_row_bytes(dtype, head_dim) <= 2 * kPanelBytes;
   };
-  return call.n_queries <= (reads_in_streams() ? kFewQueries : kFewQueries / 2) && !call.values_in_keys && call.window == 0 &&
+  const int64_t most = reads_in_streams() ? kFewQueries : kFewQueries / 2;
+  return call.n_queries <= most && !call.values_in_keys && call.window == 0 &&
          call.block_size % kLanes == 0 && call.block_size <= kPanel &&
          direct(call.k_dtype, call.head_dim_k) && direct(call.v_dtype, call.head_dim_v);
 }
@@ -110,8 +111,8 @@ class AdjacentHeads {
     const AdjacentRows k = keys(first, n), v{values_.row(first), v_heads_, n, values_.row_bytes},
                        next_k = keys(first + n, n_then);
     const auto n_rows = static_cast<size_t>(n);
-    Streams v_streams = streams(v, n_rows * k.row_bytes), k_streams = streams(next_k, n_rows * v.row_bytes);
-    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead(k, h, v, &v_streams));
+    Streams v_streams = streams_of(v, n_rows * k.row_bytes), k_streams = streams_of(next_k, n_rows * v.row_bytes);
+    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead_of(k, h, v, &v_streams));
     const int64_t last = first + n - 1;
     const bool masked = first < seen_.all_from || last > seen_.all_to || n % kLanes != 0;
     for (int64_t h = 0; h < n_; ++h) {
@@ -119,26 +120,24 @@ class AdjacentHeads {
       if (call_.softcap > 0) cap_scores(p.s, whole_vecs(n * stride()), call_.softcap);
       softmax_(p, first, n, masked);
     }
-    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead(v, h, next_k, &k_streams));
+    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead_of(v, h, next_k, &k_streams));
   }
 
-  // The rows of all heads, while each head's `meanwhile` bytes are used.
-  Streams streams(const AdjacentRows& rows, size_t meanwhile) const {
+  // The rows of all heads, while each head's `used` bytes are read.
+  Streams streams_of(const AdjacentRows& rows, size_t used) const {
     if (rows.n == 0) return {};
     const auto n = static_cast<size_t>(n_);
-    return Streams(&rows.first, 1, n * static_cast<size_t>(call_.block_size) * rows.row_bytes, n * meanwhile);
+    return Streams(&rows.first, 1, n * static_cast<size_t>(call_.block_size) * rows.row_bytes, n * used);
   }
 
   // What to fetch with a head's rows: `streams` of `then`, where there are such, or rows of the next head, or of the first one in
   // `then`. Only its own for one query on a Zen 4, which takes whole rows in the order of memory: there the hardware goes on by
   // itself, with more under way than a core may ask for.
-  Ahead ahead(const AdjacentRows& rows, int64_t h, const AdjacentRows& then, Streams* streams) const {
+  Ahead ahead_of(const AdjacentRows& rows, int64_t h, const AdjacentRows& then, Streams* streams) const {
+    if (!in_streams_ && (kLanes != 16 || !fetches_into_l2() || call_.n_queries > 1))
+      return {h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0)};
     Ahead ahead;
-    if (in_streams_) {
-      ahead.streams = streams;
-    } else if (kLanes != 16 || !fetches_into_l2() || call_.n_queries > 1) {
-      ahead.rows = h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0);
-    }
+    if (in_streams_) ahead.streams = streams;
     return ahead;
   }
 
@@ -155,8 +154,12 @@ class AdjacentHeads {
 };
 
 void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  for (int64_t first = 0; first < n; first += kHeadsAtOnce) {
-    AdjacentHeads heads(calls + first, lesser(kHeadsAtOnce, n - first), scratch);
+  const AttentionCall& c = calls[0];
+  const size_t k = cache_row_bytes(c.k_dtype, c.head_dim_k), v = cache_row_bytes(c.v_dtype, c.head_dim_v);
+  const size_t head_bytes = static_cast<size_t>(c.block_size) * (k < v ? v : k);
+  const int64_t at_once = reads_in_streams() ? heads_of_stretch(n, head_bytes, kHeadsAtOnce) : kHeadsAtOnce;
+  for (int64_t first = 0; first < n; first += at_once) {
+    AdjacentHeads heads(calls + first, lesser(at_once, n - first), scratch);
     heads.attend();
     heads.finish(calls + first);
   }

@@ -49,17 +49,17 @@ inline constexpr int kStreams = 4;
 // Memory that is used next, fetched into L2 while other memory is: in kStreams streams, some lines of each in turn.
 class Streams {
  public:
-  // The n pieces of n_bytes each at `pieces`, while `meanwhile` bytes are used. kStreams is a multiple of n.
-  Streams(const std::byte* const* pieces, int n, size_t n_bytes, size_t meanwhile)
+  // The n pieces of n_bytes each at `pieces`, while `used` bytes are read. kStreams is a multiple of n.
+  Streams(const std::byte* const* pieces, int n, size_t n_bytes, size_t used)
       : n_bytes_((n_bytes / static_cast<size_t>(kStreams / n) + 63) / 64 * 64),
-        times_((static_cast<size_t>(n) * n_bytes + meanwhile - 1) / meanwhile) {
+        times_((static_cast<size_t>(n) * n_bytes + used - 1) / used) {
     const int of_piece = kStreams / n;
     for (int i = 0; i < kStreams; ++i)
       from_[i] = reinterpret_cast<const char*>(pieces[i / of_piece]) + static_cast<size_t>(i % of_piece) * n_bytes_;
   }
   Streams() : n_bytes_(0), times_(0) {}  // of nothing
 
-  // Goes on by what is to be fetched while used_bytes are used.
+  // Fetches the share of used_bytes of the memory that is read meanwhile.
   template <int used_bytes>
   TANDEM_INLINE void fetch() {
     for (size_t i = 0; i < times_ && at_ < n_bytes_; ++i) {
@@ -81,6 +81,16 @@ class Streams {
   size_t n_bytes_, times_, at_ = 0;  // n_bytes_, at_: of a stream
   unsigned turn_ = 0;
 };
+
+// The most that is fetched before it is read: of the L2 of older cores, 256 KiB, this and what is read meanwhile are less than all.
+inline constexpr size_t kMaxStretch = 96 << 10;
+// How many of n heads to take at a time, whose rows for a stage have head_bytes each and are neighbours: as many in each turn.
+TANDEM_INLINE int64_t heads_of_stretch(int64_t n, size_t head_bytes, int64_t max_heads) {
+  const auto fit = static_cast<int64_t>(kMaxStretch / head_bytes);
+  const int64_t most = fit < 1 ? 1 : fit < max_heads ? fit : max_heads;
+  const int64_t turns = (n + most - 1) / most;
+  return (n + turns - 1) / turns;
+}
 
 }  // namespace
 }  // namespace TANDEM_ISA
