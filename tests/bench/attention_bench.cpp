@@ -6,8 +6,8 @@
 //   ISA/CACHE/prefill/hHEAD/DEPTH       a tile of queries, 4 heads of each token, behind DEPTH positions
 //   read/SET                            plain sums of the same bytes
 //
-// SET: l3, the heads of 16 MiB again and again; memory, more than caches hold. ns: for a query and position. GB/s of the cache's bytes;
-// GOP/s: 2 * (head_dim_k + head_dim_v) operations a query and position.
+// SET: l3, the heads of 16 MiB again and again; memory, more than caches hold. ns: for a query and position.
+// GB/s of the cache's bytes; GOP/s: 2 * (head_dim_k + head_dim_v) operations a query and position.
 //
 //   attention_bench --benchmark_filter='avx512_vnni/.*/decode/g4/h128/memory'
 #include <benchmark/benchmark.h>
@@ -229,7 +229,7 @@ void register_all() {
     size_t n_bytes;
   };
   const Set sets[] = {{"l3", size_t{16} << 20},
-                       {"memory", bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes)}};
+                      {"memory", bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes)}};
   for (const Set& set : sets)
     benchmark::RegisterBenchmark((std::string("read/") + set.name).c_str(), read, set.n_bytes);
   for (const Isa isa : supported_isas()) {
