@@ -66,10 +66,7 @@ class CodedHeads {
 };
 
 void attend_code_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  const AttentionCall& c = calls[0];
-  const size_t k = cache_row_bytes(c.k_dtype, c.head_dim_k), v = cache_row_bytes(c.v_dtype, c.head_dim_v);
-  const int64_t at_once =
-      heads_of_stretch(n, static_cast<size_t>(kPanel) * (k < v ? v : k), kHeadsAtOnce);
+  const int64_t at_once = heads_of_stretch(calls[0], kPanel, n);
   for (int64_t first = 0; first < n; first += at_once)
     CodedHeads(calls + first, lesser(at_once, n - first), scratch).attend();
 }

@@ -154,10 +154,7 @@ class AdjacentHeads {
 };
 
 void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  const AttentionCall& c = calls[0];
-  const size_t k = cache_row_bytes(c.k_dtype, c.head_dim_k), v = cache_row_bytes(c.v_dtype, c.head_dim_v);
-  const size_t head_bytes = static_cast<size_t>(c.block_size) * (k < v ? v : k);
-  const int64_t at_once = reads_in_streams() ? heads_of_stretch(n, head_bytes, kHeadsAtOnce) : kHeadsAtOnce;
+  const int64_t at_once = reads_in_streams() ? heads_of_stretch(calls[0], calls[0].block_size, n) : kHeadsAtOnce;
   for (int64_t first = 0; first < n; first += at_once) {
     AdjacentHeads heads(calls + first, lesser(at_once, n - first), scratch);
     heads.attend();

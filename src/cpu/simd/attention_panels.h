@@ -188,6 +188,17 @@ struct RowsAhead {
   }
 };
 
+// The most that is fetched before it is read: of the L2 of older cores, 256 KiB, this and what is read meanwhile are less than all.
+inline constexpr size_t kMaxStretch = 96 << 10;
+// How many of n heads to take at a time, of which n_rows rows each are neighbours and fetched together: as many in each turn.
+TANDEM_INLINE int64_t heads_of_stretch(const AttentionCall& call, int64_t n_rows, int64_t n) {
+  const size_t k = cache_row_bytes(call.k_dtype, call.head_dim_k), v = cache_row_bytes(call.v_dtype, call.head_dim_v);
+  const auto fit = static_cast<int64_t>(kMaxStretch / (static_cast<size_t>(n_rows) * (k < v ? v : k)));
+  const int64_t most = fit < 1 ? 1 : lesser(fit, kHeadsAtOnce);
+  const int64_t turns = (n + most - 1) / most;
+  return (n + turns - 1) / turns;
+}
+
 void zero(float* p, int64_t n) {
   memset(p, 0, static_cast<size_t>(n) * sizeof(float));
 }

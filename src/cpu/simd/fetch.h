@@ -82,16 +82,6 @@ class Streams {
   unsigned turn_ = 0;
 };
 
-// The most that is fetched before it is read: of the L2 of older cores, 256 KiB, this and what is read meanwhile are less than all.
-inline constexpr size_t kMaxStretch = 96 << 10;
-// How many of n heads to take at a time, whose rows for a stage have head_bytes each and are neighbours: as many in each turn.
-TANDEM_INLINE int64_t heads_of_stretch(int64_t n, size_t head_bytes, int64_t max_heads) {
-  const auto fit = static_cast<int64_t>(kMaxStretch / head_bytes);
-  const int64_t most = fit < 1 ? 1 : fit < max_heads ? fit : max_heads;
-  const int64_t turns = (n + most - 1) / most;
-  return (n + turns - 1) / turns;
-}
-
 }  // namespace
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu
