@@ -93,7 +93,9 @@ bool takes(const AttentionCall& call);
 }  // namespace avx512_bf16
 namespace avx512_amx {
 const AttentionKernels& attention_kernels();  // no store_row
-bool takes(const AttentionCall& call);        // likewise
+bool takes(const AttentionCall& call);        // likewise, and:
+// Whether in tiles of bytes: of 5 to 16 queries and a cache of Q8_0 or Q4_0, as exact as avx512_vnni.
+bool takes_code_tiles(const AttentionCall& call);
 }  // namespace avx512_amx
 
 }  // namespace tandem::cpu

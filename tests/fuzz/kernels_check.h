@@ -249,12 +249,6 @@ class KernelsCheck {
     std::vector<int32_t> table(static_cast<size_t>(n_blocks));
     for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
     std::shuffle(table.begin(), table.end(), rng);
-    const Cache keys = make_cache(call.k_dtype, call.head_dim_k, call.block_size, table, n_positions, rng);
-    const Cache values = make_cache(call.v_dtype, call.head_dim_v, call.block_size, table, n_positions, rng);
-    call.k = keys.bytes.data();
-    call.v = values.bytes.data();
-    call.k_block_stride = keys.block();
-    call.v_block_stride = values.block();
     call.block_table = table.data();
     const Floats q = cpu::test::random_floats(call.n_queries * call.head_dim_k, rng);
     std::vector<const float*> queries;
@@ -267,18 +261,59 @@ class KernelsCheck {
     call.positions = positions.data();
     call.kv_begin = input.between(0, n_blocks - 1) * call.block_size;
     call.kv_end = n_positions;
-    check_attention(call, keys, values);
+    const int64_t n_heads = input.between(1, 3);
+    if (n_heads == 1) {
+      const Cache keys = make_cache(call.k_dtype, call.head_dim_k, call.block_size, table, n_positions, rng);
+      const Cache values = make_cache(call.v_dtype, call.head_dim_v, call.block_size, table, n_positions, rng);
+      const cpu::AttentionCall one = call_of_head(call, keys, values, 0);
+      check_attended(one, attend(tested_.attention, one), keys, values);
+    } else {
+      cpu::set_reads_in_streams(input.byte() % 2 == 0);
+      heads_attention(call, n_heads, table, rng);
+    }
   }
 
-  // How far the score of a query may be off whose columns are rounded to 2^-15 of the greatest of 32: six deviations of the sum of
+  static cpu::AttentionCall call_of_head(cpu::AttentionCall call, const Cache& keys, const Cache& values,
+                                         int64_t head) {
+    const auto first = static_cast<size_t>(head * call.block_size);
+    call.k = keys.bytes.data() + first * keys.row();
+    call.v = values.bytes.data() + first * values.row();
+    call.k_block_stride = keys.block();
+    call.v_block_stride = values.block();
+    return call;
+  }
+
+  // Of heads whose rows of a block are neighbours, together if the set has that for such a call.
+  void heads_attention(cpu::AttentionCall call, int64_t n_heads, const std::vector<int32_t>& table,
+                       std::mt19937& rng) const {
+    const int64_t n_rows = n_heads * call.block_size, n_all = n_rows * static_cast<int64_t>(table.size());
+    const Cache keys = make_cache(call.k_dtype, call.head_dim_k, n_rows, table, n_all, rng);
+    const Cache values = make_cache(call.v_dtype, call.head_dim_v, n_rows, table, n_all, rng);
+    std::vector<cpu::AttentionCall> calls;
+    std::vector<Attended> got(static_cast<size_t>(n_heads), Attended(call));
+    for (int64_t h = 0; h < n_heads; ++h) {
+      calls.push_back(call_of_head(call, keys, values, h));
+      got[static_cast<size_t>(h)].receive(calls.back());
+    }
+    const cpu::AttentionKernels& kernels = tested_.attention;
+    if (!kernels.takes_heads || !kernels.takes_heads(calls[0])) return;
+    const size_t n_bytes = kernels.scratch_bytes(calls[0]) * calls.size();
+    const cpu::test::AlignedBytes scratch(n_bytes);
+    std::memset(scratch.p, 0xff, n_bytes);
+    kernels.attend_heads(calls.data(), n_heads, scratch.p);
+    for (size_t h = 0; h < calls.size(); ++h) check_attended(calls[h], got[h], keys, values);
+  }
+
+  // How far the score of a query may be off whose columns are rounded to 2^-15 of the greatest of n_cols: six deviations of the sum of
   // these roundings times a key's columns, of the key where it is largest.
-  static double score_rounding(const float* q, const Cache& keys, float scale) {
+  static double score_rounding(const float* q, const Cache& keys, float scale, size_t n_cols) {
     const size_t n_blocks = static_cast<size_t>(keys.head_dim) / 32;
     double largest = 0;
     for (size_t p = 0; n_blocks > 0 && p < keys.squares.size(); p += n_blocks) {
       double variance = 0;
       for (size_t b = 0; b < n_blocks; ++b) {
-        const double step = largest_of(Floats(q + 32 * b, q + 32 * b + 32)) * scale / 32512;
+        const float* part = q + 32 * b / n_cols * n_cols;
+        const double step = largest_of(Floats(part, part + n_cols)) * scale / 32512;
         variance += step * step / 12 * keys.squares[p + b];
       }
       largest = std::max(largest, variance);
@@ -288,14 +323,21 @@ class KernelsCheck {
 
   struct Attended {
     Floats acc, sum, max;
+
+    explicit Attended(const cpu::AttentionCall& call)
+        : acc(static_cast<size_t>(call.n_queries * call.head_dim_v), NAN),
+          sum(static_cast<size_t>(call.n_queries), NAN),
+          max(sum) {}
+    void receive(cpu::AttentionCall& call) {
+      call.acc = acc.data();
+      call.sum = sum.data();
+      call.max = max.data();
+    }
   };
 
   static Attended attend(const cpu::AttentionKernels& kernels, cpu::AttentionCall call) {
-    const auto n = static_cast<size_t>(call.n_queries);
-    Attended to{Floats(n * static_cast<size_t>(call.head_dim_v), NAN), Floats(n, NAN), Floats(n, NAN)};
-    call.acc = to.acc.data();
-    call.sum = to.sum.data();
-    call.max = to.max.data();
+    Attended to(call);
+    to.receive(call);
     const cpu::test::AlignedBytes scratch(kernels.scratch_bytes(call));
     std::memset(scratch.p, 0xff, kernels.scratch_bytes(call));
     kernels.attend(call, scratch.p);
@@ -303,14 +345,17 @@ class KernelsCheck {
   }
 
   // The sums are relative to a maximum, which a set may choose in its own way.
-  void check_attention(const cpu::AttentionCall& call, const Cache& keys, const Cache& values) const {
-    const Attended got = attend(tested_.attention, call), want = attend(scalar_.attention, call);
+  void check_attended(const cpu::AttentionCall& call, const Attended& got, const Cache& keys,
+                      const Cache& values) const {
+    const Attended want = attend(scalar_.attention, call);
     const auto n_columns = static_cast<size_t>(call.head_dim_v);
     // Weights are cut off to bf16, in the sum too, which is 2^-7 of one that is just more than a power of two, and are off by 0.3% before;
     // values are rounded to bf16, queries and keys to 16 bits.
     const bool pairs = tested_.isa == cpu::Isa::avx512_bf16 && cpu::avx512_bf16::takes(call);
-    const bool tiles = pairs || (tested_.isa == cpu::Isa::avx512_amx && cpu::avx512_amx::takes(call));
-    // Vector kernels multiply codes of Q8_0 and Q4_0 with 16 bits of query and weight.
+    const bool amx = tested_.isa == cpu::Isa::avx512_amx;
+    const bool code_tiles = amx && cpu::avx512_amx::takes_code_tiles(call);
+    const bool tiles = pairs || (amx && cpu::avx512_amx::takes(call) && !code_tiles);
+    // Vector kernels and tiles of codes multiply codes of Q8_0 and Q4_0 with 16 bits of query and weight.
     const auto coded = [](DType dtype) { return dtype == DType::Q8_0 || dtype == DType::Q4_0; };
     const bool codes = tested_.isa != cpu::Isa::scalar && coded(call.k_dtype) && coded(call.v_dtype);
     for (size_t i = 0; i < want.sum.size(); ++i) {
@@ -318,7 +363,8 @@ class KernelsCheck {
         TANDEM_CHECK(got.sum[i] == 0 && got.max[i] == -INFINITY && got.acc[i * n_columns] == 0);
         continue;
       }
-      const double rounding = codes ? score_rounding(call.q[i], keys, call.scale) : 0;
+      const size_t n_scaled = code_tiles ? static_cast<size_t>(call.head_dim_k) : 32;
+      const double rounding = codes ? score_rounding(call.q[i], keys, call.scale, n_scaled) : 0;
       const double log_sum = std::log(static_cast<double>(want.sum[i])) + want.max[i];
       const bool near = std::abs(std::log(static_cast<double>(got.sum[i])) + got.max[i] - log_sum) <=
                         (tiles   ? 0x1.6p-7

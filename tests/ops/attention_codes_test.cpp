@@ -160,7 +160,7 @@ TEST(AttentionCodes, RoundingIsFarBelowThatOfTheCache) {
       for (const int64_t dim : {64, 128}) {
         CodedHead head;
         head.k_dtype = k, head.v_dtype = v;
-        head.q = normals(random, 8, dim);
+        head.q = normals(random, 1 + random.below(16), dim);
         head.k = normals(random, 300 + random.below(200), dim);
         head.v = normals(random, static_cast<int64_t>(head.k.size()), dim);
         const std::string what =
@@ -185,7 +185,7 @@ TEST(AttentionCodes, APositionWithMostOfTheWeightAndTinyValues) {
   for (const DType dtype : kCoded) {
     CodedHead head;
     head.k_dtype = head.v_dtype = dtype;
-    head.q = normals(random, 4, 64, 0.3f);
+    head.q = normals(random, 1 + random.below(16), 64, 0.3f);
     head.k = normals(random, 64, 64);
     head.v = normals(random, 64, 64);
     for (size_t d = 0; d < 64; ++d) {
@@ -211,7 +211,7 @@ TEST(AttentionCodes, AnyBlocks) {
     head.block_size = kBlockSizes[random.below(std::size(kBlockSizes))];
     const int64_t n = 1 + random.below(200), hd_k = 32 * (1 + random.below(9)),
                   hd_v = 32 * (1 + random.below(9));
-    head.q = normals(random, 1 + random.below(8), hd_k, 0.3f);
+    head.q = normals(random, 1 + random.below(16), hd_k, 0.3f);
     head.k = normals(random, n, hd_k);
     head.v = normals(random, n, hd_v);
     std::vector<std::byte> keys = coded(head.k_dtype, head.k, head.block_size);
@@ -247,7 +247,7 @@ TEST(AttentionCodes, NaNReachesTheResult) {
   for (const DType dtype : kCoded) {
     CodedHead head;
     head.k_dtype = head.v_dtype = dtype;
-    head.q = normals(random, 3, 64);
+    head.q = normals(random, 3 + random.below(14), 64);
     head.k = head.v = normals(random, 100, 64);
     const std::vector<std::byte> keys = coded(dtype, head.k, head.block_size);
     const size_t row = row_bytes(dtype, 64);
@@ -259,9 +259,7 @@ TEST(AttentionCodes, NaNReachesTheResult) {
       CodedHead other = head;
       other.q[1][33] = std::nanf("");
       const std::vector<std::vector<double>> y = other.attend(isa, keys, keys);
-      EXPECT_FALSE(std::isnan(y[0][5])) << isa_name(isa);
-      EXPECT_TRUE(std::isnan(y[1][5])) << isa_name(isa);
-      EXPECT_FALSE(std::isnan(y[2][5])) << isa_name(isa);
+      for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i][5]), i == 1) << isa_name(isa) << ' ' << i;
     }
   }
 }

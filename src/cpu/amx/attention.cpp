@@ -24,6 +24,7 @@
 // (0.63), 1.1 with 256 (2.2). Panels of 128 take 5% longer, tiles of 256 queries 15%.
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
+#include "cpu/amx/attention_codes.h"
 #include "cpu/amx/attention_pack.h"
 #include "cpu/amx/tiles.h"
 #include "cpu/simd/attention_panels.h"
@@ -479,12 +480,23 @@ void attend_tiles(const AttentionCall& call, std::byte* scratch) {
 }  // namespace
 
 bool takes(const AttentionCall& call) {
+  if (takes_code_tiles(call)) return true;
   const bool exact = call.k_dtype == DType::F32 || (!call.values_in_keys && call.v_dtype == DType::F32);
   return call.n_queries >= kLeastQueries && !exact;
 }
 
 const AttentionKernels& attention_kernels() {
-  static constexpr AttentionKernels table{kMaxTileQueries, tiles_scratch_bytes, attend_tiles, nullptr};
+  static constexpr AttentionKernels table{
+      kMaxTileQueries,
+      [](const AttentionCall& call) {
+        return takes_code_tiles(call) ? code_tiles_scratch_bytes(call) : tiles_scratch_bytes(call);
+      },
+      [](const AttentionCall& call, std::byte* scratch) {
+        takes_code_tiles(call) ? attend_code_tiles(call, scratch) : attend_tiles(call, scratch);
+      },
+      nullptr,
+      takes_code_tile_heads,
+      attend_code_tile_heads};
   return table;
 }
 

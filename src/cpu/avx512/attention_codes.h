@@ -26,38 +26,24 @@
 #pragma once
 
 #include "cpu/avx512/attention_formats.h"
-#include "cpu/simd/attention_codes.h"
+#include "cpu/avx512/weight_codes.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Greatest magnitude of the lanes; NaN, if there is one, because its bits are greater than infinity's.
-TANDEM_INLINE float magnitude_or_nan(__m512i max_of_bits) {
-  const uint32_t bits = _mm512_reduce_max_epu32(max_of_bits);
-  float v;
-  memcpy(&v, &bits, sizeof v);
-  return v;
-}
-TANDEM_INLINE __m512i magnitude_bits(Vec v) {
-  return _mm512_castps_si512(vabs(v));
-}
-
 void encode_queries(const AttentionCall& call, const CodeWork& w, const CodeFns& keys) {
   for (int64_t i = 0; i < call.n_queries * w.blocks_k; ++i) {
     const float* from = call.q[i / w.blocks_k] + i % w.blocks_k * QK;
-    const Vec a = load(from) * set1(call.scale), b = load(from + kLanes) * set1(call.scale);
-    const float scale = magnitude_or_nan(_mm512_max_epu32(magnitude_bits(a), magnitude_bits(b))) / kMaxCode;
-    const Vec inverse = set1(finite_inverse(scale));
-    const __m512i codes[2] = {_mm512_cvtps_epi32(a * inverse), _mm512_cvtps_epi32(b * inverse)};
+    const float scale = scale_of_codes(from, call.scale);
+    const QueryCodes codes(from, call.scale, set1(finite_inverse(scale)));
     std::byte* to = w.q + i * 2 * QK;
     for (int h = 0; h < 2; ++h) {
-      const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(codes[h], _mm512_set1_epi32(128)), 8);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * h), _mm512_cvtepi32_epi8(high));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + QK + 16 * h), _mm512_cvtepi32_epi8(codes[h]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * h), codes.high[h]);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + QK + 16 * h), codes.low[h]);
     }
     w.q_scale[i] = scale;
-    w.q_start[i] = -keys.bias * _mm512_reduce_add_epi32(_mm512_add_epi32(codes[0], codes[1]));
+    w.q_start[i] = -keys.bias * codes.sum;
   }
 }
 
@@ -65,11 +51,6 @@ TANDEM_INLINE __m512i broadcast_4(const std::byte* p) {
   int32_t word;
   memcpy(&word, p, sizeof word);
   return _mm512_set1_epi32(word);
-}
-
-// 256 * high + low, as floats.
-TANDEM_INLINE Vec join(__m512i high, __m512i low) {
-  return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
 }
 
 // Adds the products of all queries with block b of two groups' keys to the scores. A group that is not there reads the
@@ -119,36 +100,18 @@ void dot_codes(const CodeWork& w, const CodeRows& keys, const CodesAhead& ahead,
   }
 }
 
-// A panel's weights of one query for a block of columns: bytes in the order that packing gives. Those of positions 4 * i
-// .. 4 * i + 3 are word at(i).
+// A panel's weights of one query for a block of columns: bytes in the order that packing gives.
 struct CodedWeights {
   alignas(64) std::byte high[kPanel], low[kPanel];
   float scale;
   int32_t sum;
 
-  static constexpr int64_t at(int64_t i) { return i % 4 * 4 + i / 4; }
-
   TANDEM_INLINE void encode(const float* weights, const Vec (&scales)[kGroups]) {
-    Vec x[kGroups];
-    __m512i most = _mm512_setzero_si512(), c[kGroups];
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroups; ++i) {
-      x[i] = load(weights + i * kGroup) * scales[i];
-      most = _mm512_max_epu32(most, magnitude_bits(x[i]));
-    }
-    scale = magnitude_or_nan(most) / kMaxCode;
-    const Vec inverse = set1(finite_inverse(scale));
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroups; ++i) c[i] = _mm512_cvtps_epi32(x[i] * inverse);
-    const __m512i a = _mm512_packs_epi32(c[0], c[1]), b = _mm512_packs_epi32(c[2], c[3]);
-    const __m512i half = _mm512_set1_epi16(128), ones = _mm512_set1_epi16(1);
-    const __m512i high_a = _mm512_srai_epi16(_mm512_add_epi16(a, half), 8);
-    const __m512i high_b = _mm512_srai_epi16(_mm512_add_epi16(b, half), 8);
-    const __m512i low_a = _mm512_sub_epi16(a, _mm512_slli_epi16(high_a, 8));
-    const __m512i low_b = _mm512_sub_epi16(b, _mm512_slli_epi16(high_b, 8));
-    _mm512_store_si512(high, _mm512_packs_epi16(high_a, high_b));
-    _mm512_store_si512(low, _mm512_packs_epi16(low_a, low_b));
-    sum = _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_madd_epi16(a, ones), _mm512_madd_epi16(b, ones)));
+    const WeightCodes codes(weights, scales);
+    _mm512_store_si512(high, codes.high);
+    _mm512_store_si512(low, codes.low);
+    scale = codes.scale;
+    sum = codes.sum();
   }
 };
 
@@ -176,7 +139,7 @@ void update_block(const CodeWork& w, const CodeRows& values, const CodesAhead& a
       Codes::values(block, values.row_bytes, v);
 #pragma GCC unroll 2
       for (int64_t t = 0; t < 2; ++t) {
-        const int64_t at = 4 * CodedWeights::at(4 * g + 2 * half + t);
+        const int64_t at = 4 * WeightCodes::at(4 * g + 2 * half + t);
 #pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i) {
           const __m512i y = broadcast_4(weights[i].high + at), z = broadcast_4(weights[i].low + at);

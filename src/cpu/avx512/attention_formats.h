@@ -13,8 +13,10 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-struct CodesQ8 {
-  static constexpr int kBytes = sizeof(BlockQ8_0), kBias = 128;
+// kZero 128: unsigned; 0: as they are.
+template <int kZero>
+struct CodesBytes {
+  static constexpr int kBytes = sizeof(BlockQ8_0), kBias = kZero;
 
   // Lane i of to[j]: columns 4 * j .. 4 * j + 3 of row i's block.
   TANDEM_INLINE static void keys(const std::byte* block, size_t row_bytes, __m512i (&to)[8]) {
@@ -64,14 +66,14 @@ struct CodesQ8 {
   }
 
  private:
-  // Rows i and j, unsigned.
+  // Rows i and j.
   TANDEM_INLINE static __m512i two_rows(const std::byte* block, size_t row_bytes, int i, int j) {
     const auto row = [&](int r) {
       const std::byte* from = block + static_cast<size_t>(r) * row_bytes + offsetof(BlockQ8_0, qs);
       return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     };
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(row(i)), row(j), 1);
-    return _mm512_xor_si512(both, _mm512_set1_epi8(-128));
+    return kZero == 0 ? both : _mm512_xor_si512(both, _mm512_set1_epi8(-128));
   }
   // Words i and 16 + i side by side.
   TANDEM_INLINE static __m512i pair_words() {
@@ -79,6 +81,8 @@ struct CodesQ8 {
     return _mm512_or_si512(i, _mm512_slli_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(16)), 16));
   }
 };
+
+using CodesQ8 = CodesBytes<128>;
 
 // Blocks of kSize bytes with 16 bytes of codes at kAt.
 template <int kAt, int kSize, int kZero>

@@ -12,23 +12,36 @@ namespace {
 
 constexpr int64_t kGroup = kLanes;                       // rows of adjacent memory that are read together
 constexpr int64_t kGroups = kPanel / kGroup;             // of a panel
-constexpr int64_t kCodeQueries = 8;                      // at most
+#ifdef __AMX_INT8__
+constexpr int64_t kCodeQueries = 16;                     // at most
+#else
+constexpr int64_t kCodeQueries = 8;
+#endif
 constexpr int kQueriesAtOnce = 4;                        // in registers
-constexpr int64_t kQueryBytes = kLanes == 8 ? 352 : 64;  // of a block's codes
+constexpr int64_t kQueryBytes = 352;                     // of a block's codes, with AVX2
 constexpr float kMaxCode = 32512.0f;                     // 127 * 256: both bytes fit
+
+// Queries that have room: tiles (amx/attention_codes.cpp) take eight.
+constexpr int64_t padded_queries(int64_t n) {
+  return kLanes == 8 || n <= 4 ? n : (n + 7) / 8 * 8;
+}
+// Of n queries' codes of a block, and of a tile's scales.
+constexpr int64_t query_bytes(int64_t n) {
+  return kLanes == 8 ? n * kQueryBytes : padded_queries(n) * 72;
+}
 
 // The working memory.
 struct CodeWork {
   int64_t n_q;  // queries, padded to a vector
   int64_t blocks_k, blocks_v;
-  std::byte* q;      // [n_queries, blocks_k, kQueryBytes] as the instruction set's products take them
+  std::byte* q;      // blocks_k times query_bytes(n_queries), as the instruction set's products take them
   float* q_scale;    // [n_queries, blocks_k] with AVX2 these two are in q
   int32_t* q_start;  // [n_queries, blocks_k] what takes off the bias
   fp16_t* k_scales;  // [blocks_k, kPanel]
   fp16_t* k_mins;    // likewise, of types that have minimums
   fp16_t* v_scales;  // [blocks_v, kPanel] not with AVX2
   fp16_t* v_mins;    // likewise, of KIVI types
-  float* s;          // [n_queries, kPanel] scores, then weights
+  float* s;          // [n_queries, kPanel] scores, then weights; more with tiles
   float* sums;       // [n_queries, kLanes]
   float *max, *sum, *factor;  // [n_q]
   int32_t *lowest, *highest;  // [n_q] positions that a query sees
@@ -45,7 +58,7 @@ struct CodeWork {
       return piece;
     };
     const int64_t n = call.n_queries;
-    q = reinterpret_cast<std::byte*>(take(n * blocks_k * kQueryBytes));
+    q = reinterpret_cast<std::byte*>(take(blocks_k * query_bytes(n)));
     q_scale = reinterpret_cast<float*>(take(n * blocks_k * 4));
     q_start = reinterpret_cast<int32_t*>(take(n * blocks_k * 4));
     k_scales = reinterpret_cast<fp16_t*>(take(blocks_k * kPanel * 2));
@@ -53,7 +66,7 @@ struct CodeWork {
     k_mins = reinterpret_cast<fp16_t*>(take(mins ? blocks_k * kPanel * 2 : 0));
     v_scales = reinterpret_cast<fp16_t*>(take(blocks_v * kPanel * 2));
     v_mins = reinterpret_cast<fp16_t*>(take(is_kivi(call.v_dtype) ? blocks_v * kPanel * 2 : 0));
-    s = reinterpret_cast<float*>(take(n * kPanel * 4));
+    s = reinterpret_cast<float*>(take(padded_queries(n) * kPanel * 4));
     sums = reinterpret_cast<float*>(take(n * kLanes * 4));
     max = reinterpret_cast<float*>(take(n_q * 4));
     sum = reinterpret_cast<float*>(take(n_q * 4));
@@ -115,18 +128,19 @@ struct Scales {
   // Those of a group, if there is one. Copies that are read at once wait for each other, and many in a row for the stores.
   TANDEM_INLINE void copy(int64_t group) const {
     if (group >= rows.n_groups) return;
+    for (int64_t b = 0; b < n_blocks; ++b) copy_block(group, b);
+  }
+  // Those of a group that is there, of one block.
+  TANDEM_INLINE void copy_block(int64_t group, int64_t b) const {
     const size_t step = rows.row_bytes;
-    const std::byte* from = rows.groups[group] + at;
-    fp16_t* scales = to + group * kGroup;
-    for (int64_t b = 0; b < n_blocks; ++b, from += block_bytes, scales += kPanel) {
-      const std::byte* row = from;
+    const std::byte* row = rows.groups[group] + at + static_cast<size_t>(b) * block_bytes;
+    fp16_t* scales = to + b * kPanel + group * kGroup;
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < kGroup; i += 4, row += 4 * step) {
-        memcpy(scales + i, row, sizeof(fp16_t));
-        memcpy(scales + i + 1, row + step, sizeof(fp16_t));
-        memcpy(scales + i + 2, row + 2 * step, sizeof(fp16_t));
-        memcpy(scales + i + 3, row + 3 * step, sizeof(fp16_t));
-      }
+    for (int64_t i = 0; i < kGroup; i += 4, row += 4 * step) {
+      memcpy(scales + i, row, sizeof(fp16_t));
+      memcpy(scales + i + 1, row + step, sizeof(fp16_t));
+      memcpy(scales + i + 2, row + 2 * step, sizeof(fp16_t));
+      memcpy(scales + i + 3, row + 3 * step, sizeof(fp16_t));
     }
   }
   // Those of all groups, and zeros for rows that are not there.
@@ -256,7 +270,7 @@ void attend_codes(const AttentionCall& call, std::byte* scratch) {
   coded.finish();
 }
 
-size_t scratch_bytes_with_codes(const AttentionCall& call) {
+[[maybe_unused]] size_t scratch_bytes_with_codes(const AttentionCall& call) {
   AttentionCall few = call;
   few.n_queries = lesser(call.n_queries, kCodeQueries);
   const size_t floats = scratch_bytes(call), codes = takes_codes(few) ? CodeWork(few, nullptr).bytes : 0;

@@ -408,7 +408,7 @@ struct FewQueries {
   }
 };
 
-void attend_few(const AttentionCall& call, const Panels& panels, const Seen& seen) {
+[[maybe_unused]] void attend_few(const AttentionCall& call, const Panels& panels, const Seen& seen) {
   const FewQueries few(call, panels, seen);
   const int64_t panel = rows_of_panel(few.key_cache, few.value_cache), begin = call.kv_begin,
                 end = call.kv_end;

@@ -99,7 +99,7 @@ void store_q4_0_row(const float* from, std::byte* to, int64_t n) {
   }
 }
 
-void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
+[[maybe_unused]] void store_row(DType dtype, const float* from, std::byte* to, int64_t n) {
   switch (dtype) {
     case DType::F32: memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); return;
     case DType::F16: return store_f16_row(from, to, n);
