@@ -12,10 +12,11 @@
 // or, if the scales of its sub-blocks are integers,
 //   header(w)                       with d, and in the second lane what multiplies mins
 //   codes<half>(w)
-//   scale_words<half>(header)       for every four columns the scale of the first and of the second vector of a half; of
-//                                   Order::halves, for every eight columns that of the first and of the second half
+//   scale_words<half>(header)       in 16 bits, for each quarter of a vector: four times the scale of the first vector of a half
+//                                   there and four times that of the second; of Order::halves, of the first and the second half
 //   offsets(header, token, b)       what an offset of the codes adds to the products, over any lanes
 //   add_mins(header, token, b, d, to)  subtracts mins; d: the header's times the activations' scale
+//   add_joint_mins(header, factors, to)  if kJointMins: of all tokens at once, four lanes each
 // wide: codes reach beyond 127. max_tokens: with more, strips are faster (measured on Zen 5 with two threads); narrow_tokens:
 // likewise if narrow_avx512() (on one core of a Zen 4).
 #pragma once
@@ -190,10 +191,11 @@ struct SuperRow {
 // their high ones, and so on.
 template <class Block>
 struct MinsRow : SuperRow<Block, 32, Order::halves> {
-  static constexpr bool wide = false;
+  static constexpr int max_tokens = 5;
+  static constexpr bool wide = false, kJointMins = true;
   struct Header {
     __m512i scales;  // eight bytes, again and again
-    __m128i mins;    // eight of 16 bits
+    __m512i mins;    // eight of 16 bits, again and again
     __m128 d;        // d, dmin
   };
   TANDEM_INLINE static Header header(const std::byte* w) {
@@ -202,17 +204,15 @@ struct MinsRow : SuperRow<Block, 32, Order::halves> {
     const uint64_t scales = (a & sixes) | ((c & fours) | (a >> 6 & twos) << 4) << 32;
     const uint64_t mins = (b & sixes) | ((c >> 4 & fours) | (b >> 6 & twos) << 4) << 32;
     return {_mm512_set1_epi64(static_cast<int64_t>(scales)),
-            _mm_cvtepu8_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(mins))),
+            _mm512_cvtepu8_epi16(_mm256_set1_epi64x(static_cast<int64_t>(mins))),
             _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<int32_t>(w)))};
   }
   template <int>
   TANDEM_INLINE static __m512i scale_words(const Header& h) {
-    // Scales i and 4 + i, each with a byte of zeros behind it, in lane i.
-    constexpr auto two = [](uint64_t i) {
-      return static_cast<int64_t>(0x0000000100000001 * (0x80008000 | (4 + i) << 16 | i));
-    };
+    // Scales i and 4 + i, each with a byte of zeros behind it, in quarter i.
+    constexpr auto four = [](uint64_t i) { return static_cast<int64_t>(0x0001000100010001 * (0x8000 | i)); };
     return _mm512_shuffle_epi8(
-        h.scales, _mm512_set_epi64(two(3), two(3), two(2), two(2), two(1), two(1), two(0), two(0)));
+        h.scales, _mm512_set_epi64(four(7), four(3), four(6), four(2), four(5), four(1), four(4), four(0)));
   }
   TANDEM_INLINE static __m512i offsets(const Header&, const RowToken&, int64_t) {
     return _mm512_setzero_si512();
@@ -220,8 +220,13 @@ struct MinsRow : SuperRow<Block, 32, Order::halves> {
   TANDEM_INLINE static void add_mins(const Header& h, const RowToken& x, int64_t block, __m128 d,
                                      __m256& to) {
     const __m128i sums = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x.sum32 + 8 * block));
-    const __m256 mins = _mm256_zextps128_ps256(_mm_cvtepi32_ps(_mm_madd_epi16(h.mins, sums)));
+    const __m256 mins = _mm256_zextps128_ps256(_mm_cvtepi32_ps(_mm_madd_epi16(_mm512_castsi512_si128(h.mins), sums)));
     to = _mm256_fnmadd_ps(mins, _mm256_broadcastss_ps(_mm_movehdup_ps(d)), to);
+  }
+  TANDEM_INLINE static void add_joint_mins(const Header& h, const MinFactors& x, __m512& to) {
+    const __m512 mins = _mm512_cvtepi32_ps(_mm512_madd_epi16(h.mins, _mm512_load_si512(x.sums)));
+    const __m512 dmin = _mm512_broadcastss_ps(_mm_movehdup_ps(h.d));
+    to = _mm512_fnmadd_ps(mins, _mm512_mul_ps(dmin, _mm512_load_ps(x.scales)), to);
   }
 };
 
@@ -264,12 +269,10 @@ struct RowQ6_K : SuperRow<BlockQ6_K, 16, Order::columns> {
   }
   template <int half>
   TANDEM_INLINE static __m512i scale_words(const Header& h) {
-    // Scales i and 4 + i of the half's eight in lane i.
-    constexpr auto two = [](int64_t i) {
-      return 0x0000000100000001 * ((8 * half + 4 + i) << 16 | (8 * half + i));
-    };
+    // Scales i and 4 + i of the half's eight in quarter i.
+    constexpr auto four = [](int64_t i) { return 0x0001000100010001 * (8 * half + i); };
     return _mm512_permutexvar_epi16(
-        _mm512_set_epi64(two(3), two(3), two(2), two(2), two(1), two(1), two(0), two(0)), h.scales);
+        _mm512_set_epi64(four(7), four(3), four(6), four(2), four(5), four(1), four(4), four(0)), h.scales);
   }
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {

@@ -39,6 +39,17 @@ struct RowToken {
   const int16_t* sum32;  // [k / 32]; unit 256
 };
 
+// What the mins of a super-block are multiplied with, of up to four tokens at once.
+struct MinFactors {
+  alignas(64) int16_t sums[4][8];  // as RowToken::sum32
+  float scales[4][4];              // a token's, four times
+};
+// A call's tokens.
+struct RowTokens {
+  RowToken each[kMaxRowTokens];
+  const MinFactors* mins;  // [k / 256][groups of four tokens], of several tokens; unit 256
+};
+
 // Unpacked weights of 128 columns, as a struct of linear_row_formats.h gives them.
 struct Codes {
   __m512i first, second;
@@ -73,11 +84,34 @@ struct RowSums {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
   }
 };
+// Formats whose mins are subtracted for all tokens of a super-block at once.
+template <class F, int T>
+constexpr bool joint_mins = T > 1 && requires { F::kJointMins; };
+constexpr int groups_of(int n_tokens) {
+  return (n_tokens + 3) / 4;
+}
+
 // Three tokens are chains enough, and so is one with integer scales, which adds once a super-block.
 template <class F>
 constexpr int chains_of(int n_tokens) {
   return n_tokens < 3 && !integer_scales<F> ? 2 : 1;
 }
+
+template <class F, int T>
+struct RowsSums {
+  RowSums<chains_of<F>(T)> of[T];
+  __m512 mins[groups_of(T)];  // joint ones, four lanes of each token
+
+  TANDEM_INLINE RowsSums() {
+    for (__m512& sum : mins) sum = _mm512_setzero_ps();
+  }
+
+  template <int t>
+  TANDEM_INLINE float total() {
+    if constexpr (joint_mins<F, T>) of[t].base = _mm256_zextps128_ps256(_mm512_extractf32x4_ps(mins[t / 4], t % 4));
+    return of[t].total();
+  }
+};
 
 // Each of the words 4 * four .. 4 * four + 3 of v, four times.
 template <int four>
@@ -107,14 +141,14 @@ struct FirstBlocks {
 
 // Four blocks of 32 columns, the first of them number `block` of the row; those that are not there count as zero.
 template <class F, int T, class Blocks>
-TANDEM_INLINE void add_four(const std::byte* w, const RowToken* x, int64_t block, const Blocks& present,
-                            RowSums<chains_of<F>(T)> (&sums)[T]) {
+TANDEM_INLINE void add_four(const std::byte* w, const RowTokens& x, int64_t block, const Blocks& present,
+                            RowsSums<F, T>& sums) {
   const __m128 d = F::scales(w);
   const __m128 offset = F::offsets(w, d);
   const Codes codes = F::codes(w);
   unroll<T>([&](auto t) __attribute__((always_inline)) {
-    const RowToken& token = x[t.value];
-    auto& sum = sums[t.value];
+    const RowToken& token = x.each[t.value];
+    auto& sum = sums.of[t.value];
     const int8_t* q = token.q + 32 * block;
     const __m512i first =
         dot_u8s8<F::wide>(_mm512_setzero_si512(), codes.first, present.template halves<0>(q));
@@ -130,14 +164,10 @@ TANDEM_INLINE void add_four(const std::byte* w, const RowToken* x, int64_t block
 // A super-block, number `block` of the row, of a format with integer scales. A lane's dot product fits 16 bits (of Q6_K 4 * 63 * 128,
 // of Q5_K 8 * 31 * 128), so that one multiplication applies the scales of two.
 template <class F, int T>
-TANDEM_INLINE void add_integers(const std::byte* w, const RowToken* x, int64_t block,
-                                RowSums<chains_of<F>(T)> (&sums)[T]) {
+TANDEM_INLINE void add_integers(const std::byte* w, const RowTokens& x, int64_t block, RowsSums<F, T>& sums) {
   const auto header = F::header(w);
   const auto dot = [](__m512i sum, __m512i codes, const int8_t* q) __attribute__((always_inline)) {
     return dot_u8s8<F::wide>(sum, codes, _mm512_loadu_si512(q));
-  };
-  const auto side_by_side = [](__m512i a, __m512i b) __attribute__((always_inline)) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(b, 16));
   };
   const __m512i zero = _mm512_setzero_si512();
   const Codes low = F::template codes<0>(w), high = F::template codes<1>(w);  // of 128 columns
@@ -147,32 +177,44 @@ TANDEM_INLINE void add_integers(const std::byte* w, const RowToken* x, int64_t b
   });
   __m512i products[T];
   unroll<T>([&](auto t) __attribute__((always_inline)) {
-    const int8_t* q = x[t.value].q + 256 * block;
+    const int8_t* q = x.each[t.value].q + 256 * block;
     __m512i& sum = products[t.value];
-    sum = F::offsets(header, x[t.value], block);
+    sum = F::offsets(header, x.each[t.value], block);
     if constexpr (F::order == Order::halves) {
       const __m512i a = dot(dot(zero, low.first, q), low.second, q + 64);
       const __m512i b = dot(dot(zero, high.first, q + 128), high.second, q + 192);
-      sum = dot_i16(sum, side_by_side(a, b), scales[0]);
+      sum = dot_i16(sum, _mm512_packs_epi32(a, b), scales[0]);
     } else {
-      sum = dot_i16(sum, side_by_side(dot(zero, low.first, q), dot(zero, low.second, q + 64)), scales[0]);
-      sum = dot_i16(sum, side_by_side(dot(zero, high.first, q + 128), dot(zero, high.second, q + 192)),
+      sum = dot_i16(sum, _mm512_packs_epi32(dot(zero, low.first, q), dot(zero, low.second, q + 64)), scales[0]);
+      sum = dot_i16(sum, _mm512_packs_epi32(dot(zero, high.first, q + 128), dot(zero, high.second, q + 192)),
                     scales[1]);
     }
   });
-  unroll<T>([&](auto t) __attribute__((always_inline)) {
-    auto& sum = sums[t.value];
-    const __m128 d = _mm_mul_ps(header.d, _mm_set1_ps(x[t.value].scale[block]));
-    sum.products[0] =
-        _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t.value]), _mm512_broadcastss_ps(d), sum.products[0]);
-    F::add_mins(header, x[t.value], block, d, sum.base);
-  });
+  if constexpr (joint_mins<F, T>) {
+    const __m512 d = _mm512_broadcastss_ps(header.d);
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      __m512& sum = sums.of[t.value].products[0];
+      const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(x.each[t.value].scale[block]));
+      sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t.value]), scale, sum);
+    });
+    unroll<groups_of(T)>([&](auto g) __attribute__((always_inline)) {
+      F::add_joint_mins(header, x.mins[block * groups_of(T) + g.value], sums.mins[g.value]);
+    });
+  } else {
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      const RowToken& token = x.each[t.value];
+      auto& sum = sums.of[t.value];
+      const __m128 d = _mm_mul_ps(header.d, _mm_set1_ps(token.scale[block]));
+      sum.products[0] =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t.value]), _mm512_broadcastss_ps(d), sum.products[0]);
+      F::add_mins(header, token, block, d, sum.base);
+    });
+  }
 }
 
 // Likewise of a format with scales that are floats.
 template <class F, int T>
-TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_t block,
-                                   RowSums<chains_of<F>(T)> (&sums)[T]) {
+TANDEM_INLINE void add_super_block(const std::byte* w, const RowTokens& x, int64_t block, RowsSums<F, T>& sums) {
   constexpr int chains = chains_of<F>(T);
   const auto header = F::header(w);
   __m512 part[T][chains];
@@ -186,7 +228,7 @@ TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_
     constexpr int h = decltype(half)::value;
     const Codes codes = F::template codes<h>(w);
     unroll<T>([&](auto t) __attribute__((always_inline)) {
-      const int8_t* q = x[t.value].q + 256 * block + 128 * h;
+      const int8_t* q = x.each[t.value].q + 256 * block + 128 * h;
       const __m512i zero = _mm512_setzero_si512();
       const __m512i first = dot_u8s8<F::wide>(zero, codes.first, _mm512_loadu_si512(q));
       if constexpr (F::order == Order::halves) {
@@ -200,19 +242,20 @@ TANDEM_INLINE void add_super_block(const std::byte* w, const RowToken* x, int64_
     });
   });
   unroll<T>([&](auto t) __attribute__((always_inline)) {
-    const __m512 scale = _mm512_set1_ps(x[t.value].scale[block]);
-    auto& sum = sums[t.value];
+    const RowToken& token = x.each[t.value];
+    const __m512 scale = _mm512_set1_ps(token.scale[block]);
+    auto& sum = sums.of[t.value];
     unroll<chains>([&](auto c) __attribute__((always_inline)) {
       sum.products[c.value] = _mm512_fmadd_ps(part[t.value][c.value], scale, sum.products[c.value]);
     });
-    sum.base = _mm256_fmadd_ps(F::base(header, x[t.value], block), _mm512_castps512_ps256(scale), sum.base);
+    sum.base = _mm256_fmadd_ps(F::base(header, token, block), _mm512_castps512_ps256(scale), sum.base);
   });
 }
 
 // R streams of weights at a time, each of some rows one after the other: the first R-th of the call's rows, the second, and so on.
 template <class F, int T, int R>
 TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, size_t ahead,
-                               const RowToken* x) {
+                               const RowTokens& x) {
   const size_t stride = row_bytes_of<F>(call.k);
   constexpr size_t step_bytes = F::block_bytes * (F::unit == 32 ? 4 : 1);
   const int64_t n_blocks = call.k / F::unit;
@@ -221,7 +264,7 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
     w[s.value] = call.w + static_cast<size_t>(row0 + s.value * rows_of_stream) * stride;
   });
   for (int64_t r = row0; r < row0 + rows_of_stream; ++r) {
-    RowSums<chains_of<F>(T)> sums[R][T];
+    RowsSums<F, T> sums[R];
     // add(weights, sums) for the next weights of each stream.
     const auto step = [&](size_t n_bytes, const auto& add) __attribute__((always_inline)) {
       unroll<R>([&](auto s) __attribute__((always_inline)) {
@@ -262,7 +305,7 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
     unroll<R>([&](auto s) __attribute__((always_inline)) {
       const int64_t row = r + s.value * rows_of_stream;
       unroll<T>([&](auto t) __attribute__((always_inline)) {
-        float y = sums[s.value][t.value].total();
+        float y = sums[s.value].template total<t.value>();
         if (call.bias) y += call.bias[row];
         if (call.residual) y += call.residual[t.value * call.ld_residual + row];
         call.y[t.value * call.ldy + row] = y;
@@ -272,14 +315,14 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
 }
 
 template <class F, int T>
-void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowToken* x) {
+void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowTokens& x) {
   const int64_t rows_of_stream = rows_of_streams(row1 - row0, row_bytes_of<F>(call.k));
   dot_streams<F, T, kStreams>(call, row0, rows_of_stream, kAheadOfStream, x);
   const int64_t rest = row0 + kStreams * rows_of_stream;
   dot_streams<F, T, 1>(call, rest, row1 - rest, ahead_into_l2(), x);
 }
 
-using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1, const RowToken* tokens);
+using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1, const RowTokens& tokens);
 
 // By the number of tokens; null beyond F::max_tokens.
 template <class F>
@@ -297,15 +340,15 @@ struct RowKernels {
       all(std::make_integer_sequence<int, kMaxRowTokens + 1>{});
 };
 
-// The call's tokens, each encoded as a tile of its own; derived: [n][k / 32] floats.
-TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, RowToken* tokens) {
+// The call's tokens, each encoded as a tile of its own; derived: [n][k / 32] floats, and not less than [k / 256][2] MinFactors.
+TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, RowTokens& tokens) {
   const TileLayout layout{unit, call.k};
   const int64_t n_blocks = call.k / 32;
   for (int64_t t = 0; t < call.n; ++t) {
     const std::byte* tile = call.x + 4 * t * layout.token_words();
     const std::byte* scale = tile + 4 * layout.q_words();
     const std::byte* sum = scale + 4 * layout.scale_words();
-    RowToken& token = tokens[t];
+    RowToken& token = tokens.each[t];
     token.q = reinterpret_cast<const int8_t*>(tile);
     token.scale = reinterpret_cast<const float*>(scale);
     token.sum16 = reinterpret_cast<const int16_t*>(sum);
@@ -315,6 +358,19 @@ TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, 
     const int32_t* sums = reinterpret_cast<const int32_t*>(sum);
     for (int64_t i = 0; i < n_blocks; ++i)
       derived[t * n_blocks + i] = token.scale[i] * static_cast<float>(sums[i]);
+  }
+  if (unit == 32 || call.n < 2) return;
+  auto* mins = reinterpret_cast<MinFactors*>(derived);
+  tokens.mins = mins;
+  for (int64_t b = 0; b < call.k / 256; ++b) {
+    for (int64_t first = 0; first < call.n; first += 4, ++mins) {
+      *mins = {};
+      for (int64_t t = 0; t < 4 && first + t < call.n; ++t) {
+        const RowToken& token = tokens.each[first + t];
+        std::memcpy(mins->sums[t], token.sum32 + 8 * b, sizeof mins->sums[t]);
+        for (float& scale : mins->scales[t]) scale = token.scale[b];
+      }
+    }
   }
 }
 
