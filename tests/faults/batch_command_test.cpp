@@ -207,7 +207,7 @@ TEST_F(BatchCommand, LinesHaveTheirOwnOptions) {
   EXPECT_TRUE(all[6]["text"] == "\"left\"" || all[6]["text"] == "\"right\"") << all[6];
   EXPECT_EQ(all[5]["stop"], "eos");
   EXPECT_GT(all[7]["n_prompt"], all[1]["n_prompt"]);  // with its turns
-  EXPECT_THAT(o.out, HasSubstr("unknown option \"surprise\", ignored"));
+  EXPECT_THAT(o.out, HasSubstr(": line 7: unknown option \"surprise\", ignored"));
   EXPECT_EQ(all[8]["text"], all[9]["text"]);  // line 8 has the seed 100 + 7
   const std::string text = all[1]["text"];
   ASSERT_FALSE(text.empty());

@@ -24,7 +24,7 @@ class Requests {
 
   void answer(const fuzz::MemoryFile& file) {
     LineReader reader(file.descriptor(), "fuzz.jsonl");
-    RequestParser parser(engine_.model(), {}, {}, "", runtime_.n_ctx_sequence());
+    RequestParser parser(engine_.model(), {}, {}, "", runtime_.n_ctx_sequence(), "input");
     Batcher batcher(runtime_);
     std::string line;
     int64_t n_added = 0;

@@ -47,7 +47,7 @@ Replica::Replica(BatchOptions& o) : options_(o), devices_(make_devices(o.engine)
   }
   store_ = open_kv_store(o.kv_store);
   parser_ = std::make_unique<RequestParser>(*model_, o.sampling, generation(o.text), o.chat_template,
-                                            runtime_->n_ctx_sequence());
+                                            runtime_->n_ctx_sequence(), input_name(o));
   batcher_ = std::make_unique<Batcher>(*runtime_, o.parallel, store_.get());
 }
 

@@ -65,12 +65,13 @@ float* sampling_number(SamplerParams& p, const std::string& key) {
 }  // namespace
 
 RequestParser::RequestParser(const Model& model, SamplerParams sampling, GenerateOptions generation,
-                             std::string chat_template, int64_t n_ctx)
+                             std::string chat_template, int64_t n_ctx, std::string input)
     : model_(model),
       sampling_(std::move(sampling)),
       generation_(std::move(generation)),
       template_choice_(std::move(chat_template)),
-      n_ctx_(n_ctx) {}
+      n_ctx_(n_ctx),
+      input_(std::move(input)) {}
 
 std::shared_ptr<const Grammar> RequestParser::grammar(const std::string& gbnf) {
   const auto known = grammars_.find(gbnf);
@@ -102,7 +103,7 @@ void RequestParser::apply(const std::string& key, const Json& value, BatchReques
     if (!value.is_object() && !value.is_boolean()) refuse(key, "a JSON schema", value);
     r.sampling.grammar = grammar(json_schema_to_gbnf(value.dump(), {"json_schema", ErrorCode::bad_file}));
   } else if (unknown_.size() < kMaxUnknownKeys && unknown_.insert(key).second) {
-    log_warning("line {}: unknown option \"{}\", ignored (reported once)", r.index, printable(key));
+    log_warning("{}: line {}: unknown option \"{}\", ignored (reported once)", input_, r.index, printable(key));
   }
 }
 

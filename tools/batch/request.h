@@ -15,9 +15,10 @@ namespace tandem::tools {
 class RequestParser {
  public:
   // `sampling` and `generation` are the defaults for lines that do not override them. `chat_template` is as
-  // in choose_template() and is needed only for lines with messages. The model must outlive the parser.
+  // in choose_template() and is needed only for lines with messages. `input`: what warnings call the input. The model must outlive
+  // the parser.
   RequestParser(const Model& model, SamplerParams sampling, GenerateOptions generation,
-                std::string chat_template, int64_t n_ctx);
+                std::string chat_template, int64_t n_ctx, std::string input);
 
   // Parses {"prompt": "..."} or {"messages": [...]} with overrides. `line` counts from 1. Throws
   // Error(bad_file) for an invalid line; `id` then holds the line's id, if it could be read.
@@ -34,6 +35,7 @@ class RequestParser {
   GenerateOptions generation_;
   std::string template_choice_;
   int64_t n_ctx_;
+  std::string input_;
   std::optional<ChatTemplate> template_;
   std::unordered_map<std::string, std::shared_ptr<const Grammar>> grammars_;
   std::set<std::string> unknown_;  // unknown keys reported so far
