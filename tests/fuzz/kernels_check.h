@@ -197,23 +197,25 @@ class KernelsCheck {
     return y;
   }
 
-  // A key-value head's cache, its blocks in any order; rows past the last position are NaN and must not be read.
+  // Key-value heads' cache, its blocks in any order; rows past the last position are NaN and must not be read.
   struct Cache {
     DType dtype;
-    int64_t head_dim, block_size;
+    int64_t head_dim, block_size, n_heads;
     std::vector<std::byte> bytes;
-    std::vector<double> squares;  // [n_positions, head_dim / 32] sums of squares of 32 columns
+    std::vector<double> squares;  // [n_heads, n_positions, head_dim / 32] sums of squares of 32 columns
     double largest = 0;           // magnitude of an element
 
     size_t row() const { return row_bytes(dtype, head_dim); }
-    size_t block() const { return row() * static_cast<size_t>(block_size); }
+    size_t of_head() const { return row() * static_cast<size_t>(block_size); }  // in a block
+    size_t block() const { return of_head() * static_cast<size_t>(n_heads); }
   };
 
-  static Cache make_cache(DType dtype, int64_t head_dim, int64_t block_size,
+  static Cache make_cache(DType dtype, int64_t head_dim, int64_t block_size, int64_t n_heads,
                           const std::vector<int32_t>& table, int64_t n_positions, std::mt19937& rng) {
-    Cache cache{dtype, head_dim, block_size, {}, {}};
+    Cache cache{dtype, head_dim, block_size, n_heads, {}, {}};
     cache.bytes.assign(cache.block() * table.size(), std::byte{0xff});
-    for (int64_t p = 0; p < n_positions; ++p) {
+    for (int64_t i = 0; i < n_heads * n_positions; ++i) {
+      const int64_t p = i % n_positions, head = i / n_positions;
       const Floats x = cpu::test::random_floats(head_dim, rng);
       for (size_t d = 0; d + 32 <= x.size(); d += 32)
         cache.squares.push_back(std::inner_product(&x[d], &x[d] + 32, &x[d], 0.0));
@@ -221,7 +223,8 @@ class KernelsCheck {
       const auto block = static_cast<size_t>(table[static_cast<size_t>(p / block_size)]);
       quantize_row(
           dtype, x.data(),
-          cache.bytes.data() + block * cache.block() + static_cast<size_t>(p % block_size) * cache.row(),
+          cache.bytes.data() + block * cache.block() + static_cast<size_t>(head) * cache.of_head() +
+              static_cast<size_t>(p % block_size) * cache.row(),
           head_dim);
     }
     return cache;
@@ -229,7 +232,7 @@ class KernelsCheck {
 
   void attention(Input& input, std::mt19937& rng) const {
     constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0};
-    constexpr int64_t kBlockSizes[] = {1, 3, 8, 16, 32};
+    constexpr int64_t kBlockSizes[] = {1, 3, 8, 16, 32, 48, 64, 128};
     cpu::AttentionCall call;
     call.k_dtype = kDTypes[input.between(0, 4)];
     call.v_dtype = kDTypes[input.between(0, 4)];
@@ -239,7 +242,7 @@ class KernelsCheck {
     };
     call.head_dim_k = head_dim(call.k_dtype);
     call.head_dim_v = head_dim(call.v_dtype);
-    call.block_size = kBlockSizes[input.between(0, 4)];
+    call.block_size = kBlockSizes[input.between(0, 7)];
     call.scale = 1.0f / std::sqrt(static_cast<float>(call.head_dim_k));
     if (input.byte() % 3 == 0) call.softcap = 5.0f;
     if (input.byte() % 3 == 0) call.window = input.between(1, 100);
@@ -262,58 +265,52 @@ class KernelsCheck {
     call.kv_begin = input.between(0, n_blocks - 1) * call.block_size;
     call.kv_end = n_positions;
     const int64_t n_heads = input.between(1, 3);
-    if (n_heads == 1) {
-      const Cache keys = make_cache(call.k_dtype, call.head_dim_k, call.block_size, table, n_positions, rng);
-      const Cache values = make_cache(call.v_dtype, call.head_dim_v, call.block_size, table, n_positions, rng);
-      const cpu::AttentionCall one = call_of_head(call, keys, values, 0);
-      check_attended(one, attend(tested_.attention, one), keys, values);
-    } else {
-      cpu::set_reads_in_streams(input.byte() % 2 == 0);
-      heads_attention(call, n_heads, table, rng);
-    }
+    const Cache keys = make_cache(call.k_dtype, call.head_dim_k, call.block_size, n_heads, table, n_positions, rng);
+    const Cache values = make_cache(call.v_dtype, call.head_dim_v, call.block_size, n_heads, table, n_positions, rng);
+    const bool read_in_streams = cpu::reads_in_streams();
+    cpu::set_reads_in_streams(input.byte() % 2 == 0);
+    attention_of_heads(call, keys, values);
+    cpu::set_reads_in_streams(read_in_streams);
   }
 
   static cpu::AttentionCall call_of_head(cpu::AttentionCall call, const Cache& keys, const Cache& values,
                                          int64_t head) {
-    const auto first = static_cast<size_t>(head * call.block_size);
-    call.k = keys.bytes.data() + first * keys.row();
-    call.v = values.bytes.data() + first * values.row();
+    call.k = keys.bytes.data() + static_cast<size_t>(head) * keys.of_head();
+    call.v = values.bytes.data() + static_cast<size_t>(head) * values.of_head();
     call.k_block_stride = keys.block();
     call.v_block_stride = values.block();
     return call;
   }
 
-  // Of heads whose rows of a block are neighbours, together if the set has that for such a call.
-  void heads_attention(cpu::AttentionCall call, int64_t n_heads, const std::vector<int32_t>& table,
-                       std::mt19937& rng) const {
-    const int64_t n_rows = n_heads * call.block_size, n_all = n_rows * static_cast<int64_t>(table.size());
-    const Cache keys = make_cache(call.k_dtype, call.head_dim_k, n_rows, table, n_all, rng);
-    const Cache values = make_cache(call.v_dtype, call.head_dim_v, n_rows, table, n_all, rng);
+  // Of heads whose rows of a block are neighbours, together if the set has that for such calls.
+  void attention_of_heads(const cpu::AttentionCall& call, const Cache& keys, const Cache& values) const {
+    const cpu::AttentionKernels& kernels = tested_.attention;
     std::vector<cpu::AttentionCall> calls;
-    std::vector<Attended> got(static_cast<size_t>(n_heads), Attended(call));
-    for (int64_t h = 0; h < n_heads; ++h) {
+    std::vector<Attended> got(static_cast<size_t>(keys.n_heads), Attended(call));
+    for (int64_t h = 0; h < keys.n_heads; ++h) {
       calls.push_back(call_of_head(call, keys, values, h));
       got[static_cast<size_t>(h)].receive(calls.back());
     }
-    const cpu::AttentionKernels& kernels = tested_.attention;
-    if (!kernels.takes_heads || !kernels.takes_heads(calls[0])) return;
+    const bool together = kernels.takes_heads && kernels.takes_heads(calls[0]);
     const size_t n_bytes = kernels.scratch_bytes(calls[0]) * calls.size();
     const cpu::test::AlignedBytes scratch(n_bytes);
     std::memset(scratch.p, 0xff, n_bytes);
-    kernels.attend_heads(calls.data(), n_heads, scratch.p);
-    for (size_t h = 0; h < calls.size(); ++h) check_attended(calls[h], got[h], keys, values);
+    if (together) kernels.attend_heads(calls.data(), keys.n_heads, scratch.p);
+    for (size_t h = 0; h < calls.size(); ++h) {
+      if (!together || keys.n_heads == 1) got[h] = attend(kernels, calls[h]);
+      check_attended(calls[h], got[h], keys, values);
+    }
   }
 
-  // How far the score of a query may be off whose columns are rounded to 2^-15 of the greatest of n_cols: six deviations of the sum of
+  // How far the score of a query may be off whose columns are rounded to 2^-15 of the greatest of 32: six deviations of the sum of
   // these roundings times a key's columns, of the key where it is largest.
-  static double score_rounding(const float* q, const Cache& keys, float scale, size_t n_cols) {
+  static double score_rounding(const float* q, const Cache& keys, float scale) {
     const size_t n_blocks = static_cast<size_t>(keys.head_dim) / 32;
     double largest = 0;
     for (size_t p = 0; n_blocks > 0 && p < keys.squares.size(); p += n_blocks) {
       double variance = 0;
       for (size_t b = 0; b < n_blocks; ++b) {
-        const float* part = q + 32 * b / n_cols * n_cols;
-        const double step = largest_of(Floats(part, part + n_cols)) * scale / 32512;
+        const double step = largest_of(Floats(q + 32 * b, q + 32 * b + 32)) * scale / 32512;
         variance += step * step / 12 * keys.squares[p + b];
       }
       largest = std::max(largest, variance);
@@ -363,8 +360,7 @@ class KernelsCheck {
         TANDEM_CHECK(got.sum[i] == 0 && got.max[i] == -INFINITY && got.acc[i * n_columns] == 0);
         continue;
       }
-      const size_t n_scaled = code_tiles ? static_cast<size_t>(call.head_dim_k) : 32;
-      const double rounding = codes ? score_rounding(call.q[i], keys, call.scale, n_scaled) : 0;
+      const double rounding = codes ? score_rounding(call.q[i], keys, call.scale) : 0;
       const double log_sum = std::log(static_cast<double>(want.sum[i])) + want.max[i];
       const bool near = std::abs(std::log(static_cast<double>(got.sum[i])) + got.max[i] - log_sum) <=
                         (tiles   ? 0x1.6p-7

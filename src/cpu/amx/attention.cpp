@@ -1,5 +1,5 @@
-// Attention of many queries on tiles: bytes for the scores, bf16 for the values. Fewer queries take the kernels of avx512/
-// with VNNI.
+// Attention of many queries on tiles: bytes for the scores, bf16 for the values. Fewer queries take tiles of bytes
+// (attention_codes.cpp) or the kernels of avx512/ with VNNI.
 //
 // Lanes are queries, as in simd/attention.h: S^T[position, query] = K Q^T needs no transposed keys, the softmax over
 // positions walks down the lanes, and its weights, packed to pairs of positions, are at once the right factor of

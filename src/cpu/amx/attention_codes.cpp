@@ -2,15 +2,14 @@
 // same codes of 16 bits on the other side, whose two bytes are rows or columns of a tile.
 //
 // Keys are the left factor, 16 positions of 32 columns, as they are in the cache: no transposition. The right factor has 4 columns
-// of a query's byte in a word. A sum's row is a position; it takes the position's scale and is added to those of the other blocks of
-// columns in registers. After the last one, the rows become the queries' scores, and take the queries' scales: one for a head, not
-// for each block of columns, which saves a multiplication in three.
+// of a query's byte in a word. A sum's row is a position; it takes the position's scale and the queries' and is added to those of the
+// other blocks of columns in registers. After the last one, the rows become the queries' scores.
 // Values are the right factor: bytes of 4 positions are interleaved once for all queries, 16 columns to a tile. The left factor has
 // a query's byte of a panel's weights in a row.
 // Codes have signs here, so nothing has a bias.
 //
 // Of a panel, a block of columns and eight queries, in cycles, each measured alone (Granite Rapids, 3.7 GHz): keys 4 times 20 to load
-// a tile of rows that are not whole lines, 18 to multiply, 16 to store the sums, together 33, and 17 for 32 operations of vectors, of
+// a tile of rows that are not whole lines, 18 to multiply, 16 to store the sums, together 33, and 24 for 48 operations of vectors, of
 // which tiles hide half; values 75 to interleave, 8 times 20 for the codes of the weights, 2 times 42 to load, multiply and store.
 // Reached, GB/s of a core that reads 14 to 16 with plain loads, all heads together from memory, heads of 64 and 128 columns, beside
 // the kernels of avx512/: eight queries of Q8_0 8.4 and 9.1, where those read 6.8 and 7.3; from the L2, heads of 64 columns, eight
@@ -67,26 +66,27 @@ struct NibbleCodes : CodesQ4 {
   }
 };
 
-// Eight queries as a tile takes them: of each block of columns [8][high, low][8] words of 4 columns; then [8] scales.
+// Eight queries as a tile takes them: of each block of columns [8][high, low][8] words of 4 columns; then [high, low][8] scales, 256
+// times as large for the high bytes.
 struct QueryTiles {
-  static constexpr int64_t kBytes = QK * 2 * kTileQueries;
+  static constexpr int64_t kWordBytes = QK * 2 * kTileQueries, kBytes = kWordBytes + 2 * kTileQueries * 4;
+  static_assert(kBytes == query_bytes(kTileQueries));
 
   std::byte* first;
   int64_t n_blocks;
 
   std::byte* words(int64_t b) const { return first + b * kBytes; }
-  float* scales() const { return reinterpret_cast<float*>(words(n_blocks)); }
+  float* scales(int64_t b) const { return reinterpret_cast<float*>(words(b) + kWordBytes); }
 
   void encode(const float* const* queries, int64_t n, float scale) const {
-    memset(first, 0, static_cast<size_t>(n_blocks * kBytes) + kTileQueries * sizeof(float));
+    memset(first, 0, static_cast<size_t>(n_blocks * kBytes));
     for (int64_t q = 0; q < n; ++q) {
-      __m512i most = _mm512_setzero_si512();
-      for (int64_t c = 0; c < n_blocks * QK; c += kLanes)
-        most = _mm512_max_epu32(most, magnitude_bits(load(queries[q] + c) * set1(scale)));
-      scales()[q] = magnitude_or_nan(most) / kMaxCode;
-      const Vec inverse = set1(finite_inverse(scales()[q]));
       for (int64_t b = 0; b < n_blocks; ++b) {
-        const QueryCodes codes(queries[q] + b * QK, scale, inverse);
+        const float* from = queries[q] + b * QK;
+        const float of_codes = scale_of_codes(from, scale);
+        const QueryCodes codes(from, scale, set1(finite_inverse(of_codes)));
+        scales(b)[q] = 256 * of_codes;
+        scales(b)[kTileQueries + q] = of_codes;
         alignas(16) std::byte bytes[2][QK];
         for (int h = 0; h < 2; ++h) {
           _mm_store_si128(reinterpret_cast<__m128i*>(bytes[0] + 16 * h), codes.high[h]);
@@ -113,15 +113,18 @@ struct ScoreRows {
     for (Vec& v : sums) v = set1(0.0f);
   }
   // Adds a block's products.
-  TANDEM_INLINE void add(const int32_t* products, const fp16_t* key_scales) {
+  TANDEM_INLINE void add(const int32_t* products, const fp16_t* key_scales, const float* query_scales) {
     alignas(64) float scales[kGroup];
     store(scales, load_f16(key_scales));
+    const Vec of_queries = load(query_scales);
 #pragma GCC unroll 16
-    for (int i = 0; i < kGroup; ++i)
-      sums[i] = fma(_mm512_cvtepi32_ps(_mm512_load_si512(products + i * kLanes)), set1(scales[i]), sums[i]);
+    for (int i = 0; i < kGroup; ++i) {
+      const Vec x = _mm512_cvtepi32_ps(_mm512_load_si512(products + i * kLanes));
+      sums[i] = fma(x, set1(scales[i]) * of_queries, sums[i]);
+    }
   }
   // To s[query][position], with kPanel positions.
-  TANDEM_INLINE void store_scores(float* s, const float* query_scales, int64_t n_queries) const {
+  TANDEM_INLINE void store_scores(float* s, int64_t n_queries) const {
     // Halves: eight queries of positions i and 8 + i. Then, of positions 4 * h on, quarters: query k and query 4 + k.
     __m512i to[2][4];
 #pragma GCC unroll 2
@@ -131,13 +134,13 @@ struct ScoreRows {
       for (int i = 0; i < 4; ++i) {
         const Vec a = sums[4 * h + i], b = sums[8 + 4 * h + i];
         const Vec high = _mm512_shuffle_f32x4(a, b, 0x44), low = _mm512_shuffle_f32x4(a, b, 0xee);
-        z[i] = _mm512_castps_si512(fma(high, set1(256.0f), low));
+        z[i] = _mm512_castps_si512(high + low);
       }
       CodesBytes<0>::transpose_lanes(z, to[h]);
     }
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), second = _mm512_add_epi64(first, _mm512_set1_epi64(2));
     const auto put = [&](int64_t q, __m512i x) {
-      if (q < n_queries) store(s + q * kPanel, Vec(_mm512_castsi512_ps(x)) * set1(query_scales[q]));
+      if (q < n_queries) store(s + q * kPanel, _mm512_castsi512_ps(x));
     };
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
@@ -259,10 +262,10 @@ class KeyTiles {
     } else {
       _tile_stored(1, products_[1], 64);
     }
-    scores_.add(products_[kTurn], w_.k_scales + b * kPanel + g * kGroup);
+    scores_.add(products_[kTurn], w_.k_scales + b * kPanel + g * kGroup, queries_.scales(b));
     added_.step(w_.blocks_k);
     if (added_.block != 0) return;
-    scores_.store_scores(s_ + g * kGroup, queries_.scales(), n_);
+    scores_.store_scores(s_ + g * kGroup, n_);
     scores_.clear();
   }
 
@@ -386,9 +389,9 @@ class ValueTiles {
   const Scales scales_;
   const int64_t n_tiles_;
   // Of two blocks of columns: one is prepared, the one before it multiplied.
-  alignas(64) std::byte rows_[2][2 * kTileBytes];  // [16 columns][16 rows of 4 positions]
+  alignas(64) std::byte rows_[2][2 * kTileBytes];  // two tiles of [16 times 4 positions][16 columns][4]
   Weights weights_[2][kCodeQueries / kTileQueries];
-  alignas(64) int32_t sums_[2][kTileBytes / 4];  // [16 columns][high, low][8]
+  alignas(64) int32_t sums_[2][kTileBytes / 4];  // [high, low][8][16 columns] each
 };
 
 template <class Codes>

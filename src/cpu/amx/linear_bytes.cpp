@@ -580,7 +580,7 @@ void encode_group(const ByteLayout& layout, const float* x, int64_t ldx, int64_t
 
 // Up to kFewTokens: a tile has the columns of two scales of weights, and each token twice, with the first one's columns in lanes 0 to 7
 // and with the second one's in lanes 8 to 15; the others are zero. So one product makes two scales' sums. Scales, [columns / 64][16]
-// of unit 32, and sums, [256 / 64][16] of sub columns of a chunk, are in the same order; of unit 256 a scale is there twice.
+// of unit 32, and sums of 32 columns, [256 / 64][16] of a chunk, are in the same order; of unit 256 a scale is there twice.
 template <int unit>
 void encode_few(const ByteLayout& layout, int sub, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to) {
   auto* scales = reinterpret_cast<float*>(to + layout.scales_at());

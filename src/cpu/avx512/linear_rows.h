@@ -342,8 +342,8 @@ struct RowKernels {
       all(std::make_integer_sequence<int, kMaxRowTokens + 1>{});
 };
 
-// The call's tokens, each encoded as a tile of its own; derived: [n][k / 32] floats, and not less than [k / 256][2] MinFactors.
-TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, RowTokens& tokens) {
+// The call's tokens, each encoded as a tile of its own; derived: [n][k / 32] floats, or [k / 256][2] MinFactors if has_mins.
+TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, bool has_mins, float* derived, RowTokens& tokens) {
   const TileLayout layout{unit, call.k};
   const int64_t n_blocks = call.k / 32;
   for (int64_t t = 0; t < call.n; ++t) {
@@ -361,7 +361,7 @@ TANDEM_INLINE void row_tokens(const LinearCall& call, int unit, float* derived, 
     for (int64_t i = 0; i < n_blocks; ++i)
       derived[t * n_blocks + i] = token.scale[i] * static_cast<float>(sums[i]);
   }
-  if (unit == 32 || call.n < 2) return;
+  if (!has_mins || call.n < 2) return;
   auto* mins = reinterpret_cast<MinFactors*>(derived);
   tokens.mins = mins;
   for (int64_t b = 0; b < call.k / 256; ++b) {

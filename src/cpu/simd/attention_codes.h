@@ -1,5 +1,5 @@
 // Attention of few queries (decode) over a cache of codes, in integers: what the instruction sets share. Each has its products
-// in attention_codes.h of its folder.
+// in attention_codes.h (amx: .cpp) of its folder.
 #pragma once
 
 #include "cpu/simd/attention_few.h"
@@ -13,10 +13,11 @@ namespace {
 constexpr int64_t kGroup = kLanes;                       // rows of adjacent memory that are read together
 constexpr int64_t kGroups = kPanel / kGroup;             // of a panel
 #ifdef __AMX_INT8__
-constexpr int64_t kCodeQueries = 16;                     // at most
+constexpr int64_t kCodeQueries = kLanes == 16 ? 16 : 8;  // at most
 #else
 constexpr int64_t kCodeQueries = 8;
 #endif
+static_assert(kCodeQueries <= kLanes);  // their maxima are a vector
 constexpr int kQueriesAtOnce = 4;                        // in registers
 constexpr int64_t kQueryBytes = 352;                     // of a block's codes, with AVX2
 constexpr float kMaxCode = 32512.0f;                     // 127 * 256: both bytes fit
@@ -25,7 +26,7 @@ constexpr float kMaxCode = 32512.0f;                     // 127 * 256: both byte
 constexpr int64_t padded_queries(int64_t n) {
   return kLanes == 8 || n <= 4 ? n : (n + 7) / 8 * 8;
 }
-// Of n queries' codes of a block, and of a tile's scales.
+// Of n queries' codes of a block, and, of a tile's eight queries, as many scales as a vector has.
 constexpr int64_t query_bytes(int64_t n) {
   return kLanes == 8 ? n * kQueryBytes : padded_queries(n) * 72;
 }
@@ -35,7 +36,7 @@ struct CodeWork {
   int64_t n_q;  // queries, padded to a vector
   int64_t blocks_k, blocks_v;
   std::byte* q;      // blocks_k times query_bytes(n_queries), as the instruction set's products take them
-  float* q_scale;    // [n_queries, blocks_k] with AVX2 these two are in q
+  float* q_scale;    // [n_queries, blocks_k] with AVX2 and tiles these two are in q
   int32_t* q_start;  // [n_queries, blocks_k] what takes off the bias
   fp16_t* k_scales;  // [blocks_k, kPanel]
   fp16_t* k_mins;    // likewise, of types that have minimums
