@@ -34,6 +34,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 
 inline constexpr int64_t kGroupTokens = 16;  // of a tile
+inline constexpr int64_t kTileWords = kTileRows * kGroupTokens;
 inline constexpr int64_t kFewTokens = 8;
 inline constexpr int64_t kChunkColumns = 256;
 inline constexpr int64_t kMaxScales = kChunkColumns / 16;
@@ -49,7 +50,7 @@ struct alignas(64) BytePanel {
 // What of activations mins multiply: sums of 16 codes, as floats, or of a chunk as a tile of bytes.
 enum class ByteSums { none, floats, tiles };
 
-// encode_few() in linear_bytes.cpp has its own order of the same parts.
+// encode_few() in linear_bytes_encode.cpp has its own order of the same parts.
 //
 // A group's activations, each part an array of [count][16 tokens]: 4 columns' codes, scales, and the sums of 16 codes s. A tile of sums is,
 // as 4 scales' bytes at a time, those of s & 15 and then of s >> 4, and zeros. Columns are padded with zeros to whole chunks.
@@ -65,6 +66,11 @@ struct ByteLayout {
     return sums_at() + (sums == ByteSums::none ? 0 : static_cast<size_t>(columns() / kChunkColumns) * kSumsBytes);
   }
 };
+
+// Up to 16 tokens, [n_tokens, layout.k] floats with ldx from one to the next.
+void encode_byte_group(const ByteLayout& layout, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to);
+// Up to kFewTokens in their own order, for weights whose scales have `sub` columns.
+void encode_few_bytes(const ByteLayout& layout, int sub, const float* x, int64_t ldx, int64_t n_tokens, std::byte* to);
 
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu
