@@ -12,9 +12,10 @@
 // a tile of rows that are not whole lines, 18 to multiply, 16 to store the sums, together 33, and 24 for 48 operations of vectors, of
 // which tiles hide half; values 75 to interleave, 8 times 20 for the codes of the weights, 2 times 42 to load, multiply and store.
 // Reached, GB/s of a core that reads 14 to 16 with plain loads, all heads together from memory, heads of 64 and 128 columns, beside
-// the kernels of avx512/: eight queries of Q8_0 8.4 and 9.1, where those read 6.8 and 7.3; from the L2, heads of 64 columns, eight
-// 8.7 to 9.6 and 7.9, of Q4_0 4.9 and 4.2; twelve 5.8, sixteen 4.9, where floats (simd/attention.h) read 3.8 and 3.6. Four queries
-// were no faster than in vectors, with tiles of four 13.1 and 13.3, Q4_0 6.1 and 7.2.
+// the kernels of avx512/: eight queries of Q8_0 7.6 and 8.8, where those read 6.6 and 7.2. With one scale of a query for all its blocks
+// of columns, which was less exact: from memory 7.8 and 8.8; from the L2, heads of 64 columns, 8.7 to 9.6 where those read 7.9, of Q4_0
+// 4.9 and 4.2; twelve queries 5.8, sixteen 4.9, where floats (simd/attention.h) read 3.8 and 3.6. Four queries were no faster than in
+// vectors, with tiles of four 13.1 and 13.3, Q4_0 6.1 and 7.2.
 #include "cpu/avx512/vec.h"  // first: the rest is written in its vectors
 
 #include "cpu/amx/attention_codes.h"

@@ -336,7 +336,6 @@ class StripProduct {
     const StripProduct& strip;
     int64_t column;  // of the one that is multiplied
     BytePanel& panel;
-
     Source from;
 
     template <int r>
