@@ -260,6 +260,7 @@ TEST_F(ExpertsOnBoth, FailuresAreErrorsAndLeaveNothing) {
   expect_clean_failures([&](test::SimDevice& sim) {
     const auto s = session({host_.get(), &sim}, choice(2, 0.5));
     logits(*s);
+    sim.wait_for_all();  // fetches for a later step
   });
 }
 

@@ -199,6 +199,9 @@ Event SimDevice::record() {
 void SimDevice::wait(Event event) {
   wait(runs_, event);
 }
+void SimDevice::wait_for_all() {
+  for (Order* order : {&fetches_, &sums_, &runs_}) wait(*order, record(*order));
+}
 bool SimDevice::has_reached(Event event) {
   return has_reached(runs_, event);
 }

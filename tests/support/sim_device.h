@@ -74,6 +74,8 @@ class SimDevice final : public Device {
   void copy_within(DevicePtr to, DevicePtr from, size_t n_bytes) override;
   Event record() override;
   void wait(Event event) override;
+  // For all that was asked for, fetches that nobody has joined too; throws what has failed.
+  void wait_for_all();
   bool has_reached(Event event) override;
   SideQueue* side_queue() override { return &side_; }
   Event fetch(DevicePtr to, const Weight& weight, Event after) override;
