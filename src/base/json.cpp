@@ -30,13 +30,15 @@ std::string json_excess(std::string_view text, const JsonLimits& limits) {
   return "";
 }
 
-std::string json_error_text(const std::exception& error) {
+std::string json_error_text(const std::exception& error, std::string_view text) {
   // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
   std::string what = error.what();
   if (const size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
   for (const std::string_view prefix : {"parse error at ", "parse error: "}) {
     if (what.starts_with(prefix)) what.erase(0, prefix.size());
   }
+  const std::string_view first_line = "line 1, ";
+  if (text.find('\n') == text.npos && what.starts_with(first_line)) what.erase(0, first_line.size());
   return printable(what, 200);
 }
 

@@ -21,8 +21,9 @@ struct JsonLimits {
 // How the text exceeds the limits ("nested more than 200 deep"); empty if it does not. The text need not be valid.
 std::string json_excess(std::string_view text, const JsonLimits& limits = {});
 
-// "line 3, column 7: unexpected end of input", from an exception of the library.
-std::string json_error_text(const std::exception& error);
+// "line 3, column 7: unexpected end of input", from an exception of the library. If the text is a single line, without its number,
+// which may be another one in a file.
+std::string json_error_text(const std::exception& error, std::string_view text = "\n");
 
 // `Json` is nlohmann::json or nlohmann::ordered_json. Throws Error(code), "SOURCE: invalid JSON: ...". An empty
 // source is left out.
@@ -36,7 +37,7 @@ Json parse_json(std::string_view text, std::string_view source, ErrorCode code =
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::exception& e) {
-    throw_error(code, "{}invalid JSON: {}", prefix, json_error_text(e));
+    throw_error(code, "{}invalid JSON: {}", prefix, json_error_text(e, text));
   }
 }
 

@@ -138,6 +138,13 @@ TEST_F(BatchCommand, NothingToAnswer) {
   }
 }
 
+TEST_F(BatchCommand, ABadLineIsNamedOnce) {
+  test::write_file(input_, "\n{\"prompt\": \"a\"}\n{\"prompt\": }\n");
+  const Outcome o = batch(in_out_ + "2>&1");
+  EXPECT_THAT(o.out, HasSubstr("line 3: invalid JSON: column 12: "));
+  EXPECT_THAT(o.out, HasSubstr("1 answer and 1 bad line in "));
+}
+
 TEST_F(BatchCommand, ReportsBadLinesAndAnswersTheOthers) {
   const std::pair<const char*, const char*> bad[] = {
       {"nonsense", "invalid JSON"},

@@ -253,6 +253,7 @@ TEST_F(ChatTerminal, CommandsUndoEditRegenerateAndSettings) {
   t->type("/help" + kEnter);
   ASSERT_TRUE(t->wait_for("/export FILE.md"));
   t->type("/stats" + kEnter);
+  ASSERT_TRUE(t->wait_for("0 messages; context 0 of ")) << t->seen();
   ASSERT_TRUE(t->wait_for("KV cache"));
 }
 

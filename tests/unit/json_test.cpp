@@ -47,6 +47,7 @@ TEST(Json, ErrorsAreInPlainWords) {
   const std::string text = json_refusal("{\n  \"a\": }");
   EXPECT_THAT(text, testing::StartsWith("f.json: invalid JSON: line 2, column 8:"));
   EXPECT_THAT(text, testing::Not(HasSubstr("exception")));
+  EXPECT_THAT(json_refusal("{\"a\": }"), testing::StartsWith("f.json: invalid JSON: column 7:"));
   EXPECT_THROW(parse_json("", ""), Error);
   EXPECT_EQ(parse_json<nlohmann::ordered_json>(R"({"b":1,"a":2})", "").dump(), R"({"b":1,"a":2})");
   EXPECT_TRUE(parse_json_or_null("{").is_null());

@@ -87,10 +87,10 @@ TEST_F(Main, MessagesNameNoInternals) {
   test::write_file(directory.path("config.json"), "{nonsense");
   const Outcome config = shell("", "convert '" + directory.path("") + "' -o /dev/null 2>&1");
   EXPECT_EQ(config.exit_code, 3);
-  EXPECT_NE(config.out.find("invalid JSON: line 1, column 3"), std::string::npos) << config.out;
+  EXPECT_NE(config.out.find("invalid JSON: column 3"), std::string::npos) << config.out;
   const Outcome schema = shell("", "run x.gguf hi -j '{' 2>&1");
   EXPECT_EQ(schema.out.find("json.exception"), std::string::npos) << schema.out;
-  EXPECT_NE(schema.out.find("invalid JSON: line 1"), std::string::npos) << schema.out;
+  EXPECT_NE(schema.out.find("invalid JSON: column 2"), std::string::npos) << schema.out;
 }
 
 TEST_F(Main, CtrlCSaysWhatBecameOfTheOutput) {

@@ -14,6 +14,7 @@
 #include "base/terminal.h"
 #include "tools/batch/line_reader.h"
 #include "tools/output.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -76,7 +77,7 @@ AnswerFile::~AnswerFile() {
 
 void AnswerFile::log_done() const {
   if (done_.empty()) return;
-  log_info("{}: {} lines already done{}", name_, n_done(),
+  log_info("{}: {} already done{}", name_, counted(n_done(), "line"),
            n_errors_ > 0 ? format(", {} of them with an error", n_errors_).c_str() : "");
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "tools/batch/input.h"
 #include "tools/batch/request.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -89,20 +90,20 @@ void FileQueue::report(const BatchStats& s, int64_t n_open) {
   const double shared =
       s.n_prompt > 0 ? 100.0 * static_cast<double>(s.n_reused) / static_cast<double>(s.n_prompt) : 0;
   log_info(
-      "{} answers{} in {:.1f} s: prompts {} tokens, {:.1f} t/s, {:.0f}% of them shared; generated {} "
+      "{}{} in {:.1f} s: prompts {} tokens, {:.1f} t/s, {:.0f}% of them shared; generated {} "
       "tokens, {:.1f} t/s",
-      n_answers_, n_bad_ > 0 ? format(" and {} bad lines", n_bad_).c_str() : "", seconds, s.n_prompt,
+      counted(n_answers_, "answer"), n_bad_ > 0 ? " and " + counted(n_bad_, "bad line") : "", seconds, s.n_prompt,
       static_cast<double>(s.n_prompt) / seconds, shared, s.n_generated,
       static_cast<double>(s.n_generated) / seconds);
   if (s.n_preempted > 0) {
     log_info(
-        "the cache was full {} times and {} tokens were computed again; use a larger -c or a smaller "
+        "the cache was full {} and {} computed again; use a larger -c or a smaller "
         "-np "
         "for speed",
-        s.n_preempted, s.n_recomputed);
+        counted(s.n_preempted, "time"), counted(s.n_recomputed, "token") + (s.n_recomputed == 1 ? " was" : " were"));
   }
   if (interrupted()) {
-    log_info("interrupted with {} lines unfinished; rerun the same command to continue", n_open);
+    log_info("interrupted with {} unfinished; rerun the same command to continue", counted(n_open, "line"));
   }
 }
 

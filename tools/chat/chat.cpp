@@ -28,6 +28,7 @@
 #include "tools/options/types.h"
 #include "tools/output.h"
 #include "tools/setup.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -91,7 +92,7 @@ ViewSettings view_settings(const ChatOptions& o) {
 // The last message of the user and its answer, so that one sees where the conversation was.
 void show_last_turn(ChatView& view, const Conversation& conversation) {
   const std::vector<ChatMessage>& messages = conversation.messages();
-  view.note(format("(resumed: {} message{})", messages.size(), messages.size() == 1 ? "" : "s"));
+  view.note(format("(resumed: {})", counted(std::ssize(messages), "message")));
   view.show(std::span(messages).last(std::min<size_t>(messages.size(), 2)));
 }
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "tools/chat/files.h"
 #include "tools/options/suggest.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -82,12 +83,16 @@ CommandResult save_over(ChatState& chat, const std::string& path) {
   return save_to(chat, path, Replace::allowed);
 }
 
+std::string messages_text(const Conversation& c) {
+  return counted(std::ssize(c.messages()), "message");
+}
+
 CommandResult load(ChatState& chat, const std::string& given) {
   const std::string path = expand_home(given);
   chat.conversation().load(path);
   chat.own_files.insert(path);
   chat.unanswered.clear();
-  chat.view.note(format("(loaded: {} messages, {} tokens)", chat.conversation().messages().size(),
+  chat.view.note(format("(loaded: {}, {} tokens)", messages_text(chat.conversation()),
                         chat.conversation().session().n_past()));
   return kDone;
 }
@@ -134,17 +139,17 @@ CommandResult raw(ChatState& chat, const std::string& text) {
 CommandResult model(ChatState& chat, const std::string& path) {
   chat.engine.change_model(expand_home(path));
   chat.view.begin(chat.engine.model(), chat.engine.session().n_ctx(), chat.engine.devices());
-  if (const size_t n = chat.conversation().messages().size(); n > 0)
-    chat.view.note(format("(continuing with {} message{})", n, n == 1 ? "" : "s"));
+  if (!chat.conversation().messages().empty())
+    chat.view.note(format("(continuing with {})", messages_text(chat.conversation())));
   return kDone;
 }
 
 CommandResult stats(ChatState& chat, const std::string&) {
   const Conversation& c = chat.conversation();
   const Session& s = c.session();
-  chat.view.note(format("{}\n{}, on {}\n{} messages; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
-                        s.model().path(), s.model().description(), chat.engine.devices(), c.messages().size(),
-                        s.n_past(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
+  chat.view.note(format("{}\n{}, on {}\n{}; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
+                        s.model().path(), s.model().description(), chat.engine.devices(), messages_text(c),
+                        c.messages().empty() ? 0 : s.n_past(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
                         kv_dtype_text(s.kv_config(), &KvFormat::k), kv_dtype_text(s.kv_config(), &KvFormat::v)));
   if (chat.seed) chat.view.note(format("seed of the last answer: {}", *chat.seed));
   return kDone;

@@ -57,7 +57,8 @@ Answer ChatLoop::show(const std::function<Answer(const AnswerCallbacks&)>& make)
   view_.end(answer, session.n_past(), session.n_ctx());
   if (answer.n_left_out > n_left_out_) {
     view_.note(
-        format("(the context was full: the oldest {} messages are no longer included)", answer.n_left_out));
+        format("(the context was full: the oldest {} no longer included)",
+               answer.n_left_out == 1 ? "message is" : format("{} messages are", answer.n_left_out)));
   }
   n_left_out_ = answer.n_left_out;
   if (answer.stats.n_shifts > 0) {
