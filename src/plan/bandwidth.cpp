@@ -55,10 +55,11 @@ size_t last_cache_bytes() {
   return 0;
 }
 
-size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes) {
-  constexpr size_t kLeast = kWindows * kChunk;
+size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes, int n_cores) {
+  constexpr size_t kLeast = kWindows * kChunk, kOfCore = size_t{512} << 20;
   if (kSanitized) return kLeast;  // a sanitizer reads slowly
-  const size_t usual = std::clamp(4 * cache_bytes, size_t{512} << 20, size_t{2} << 30);
+  const size_t most = std::clamp<size_t>(static_cast<size_t>(n_cores) * kOfCore, kOfCore, size_t{2} << 30);
+  const size_t usual = std::clamp(4 * cache_bytes, kOfCore, most);
   return std::clamp(free_bytes / 4, kLeast, usual) / kChunk * kChunk;
 }
 

@@ -274,6 +274,11 @@ void leave_experts_on_disk(Placement& placement, const std::deque<Weight>& weigh
 
 }  // namespace
 
+void check_devices(const OffloadOptions& options, const DeviceModels& devices) {
+  for (const auto& [pattern, device] : options.tensor_overrides) find_device(devices, device);
+  if (devices.size() > 1) shares_of(devices, options, options.split_mode);
+}
+
 std::string_view streaming_name(Streaming streaming) {
   switch (streaming) {
     case Streaming::none: return "none";

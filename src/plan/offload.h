@@ -85,6 +85,8 @@ OffloadChoice from_options(const OffloadOptions& options, int64_t n_gpu_layers);
 
 // Throws Error(usage) for options that contradict each other, naming both.
 void check_offload(const OffloadOptions& options);
+// Likewise for options that name devices which are not there, or more of them.
+void check_devices(const OffloadOptions& options, const DeviceModels& devices);
 
 // Without streaming in decoding, the last n_gpu_layers of the model are on GPUs. With it, as many, the output
 // first, but spread over the model, so that there is always something to compute while weights are on their

@@ -8,6 +8,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/host_memory.h"
 #include "plan/disk_rate.h"
+#include "plan/offload.h"
 #include "plan/rates.h"
 #include "sandbox/system_files.h"
 
@@ -92,6 +93,7 @@ std::unique_ptr<Model> open_model(EngineOptions& options) {
 void measure_speeds(EngineOptions& options, const std::vector<std::unique_ptr<Device>>& devices,
                     const Model& model) {
   if (devices.size() < 2 || !options.offload.choose_by_speed) return;
+  check_devices(options.offload, devices);  // before the seconds that this takes
   options.rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
   if (!options.rates.empty()) options.rates[0].disk_bytes_per_s = disk_rate(model, options);
 }

@@ -280,10 +280,18 @@ TEST(Bandwidth, UsesLittleOfTheFreeMemory) {
 // Some servers have caches of half a GiB.
 TEST(Bandwidth, IsMeasuredBeyondTheCaches) {
   if (kSanitized) GTEST_SKIP() << "with a sanitizer the buffer is always small";
-  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 480u << 20), 1920u << 20);
-  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, size_t{1} << 30), size_t{2} << 30);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 480u << 20, 64), 1920u << 20);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, size_t{1} << 30, 64), size_t{2} << 30);
   EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 0), 512u << 20);
-  EXPECT_GE(bandwidth_buffer_bytes(size_t{1} << 40), std::min(size_t{2} << 30, 4 * last_cache_bytes()) >> 20 << 20);
+  EXPECT_GE(bandwidth_buffer_bytes(size_t{1} << 40), std::min(size_t{512} << 20, 4 * last_cache_bytes()) >> 20 << 20);
+}
+
+// Few cores have little of such a cache.
+TEST(Bandwidth, IsMeasuredQuicklyByFewCores) {
+  if (kSanitized) GTEST_SKIP() << "with a sanitizer the buffer is always small";
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 480u << 20, 2), size_t{1} << 30);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 96u << 20, 2), 512u << 20);
+  EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 480u << 20, 1), 512u << 20);
 }
 
 class BenchOfAModel : public testing::Test {

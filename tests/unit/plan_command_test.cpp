@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -35,6 +36,14 @@ class PlanCommand : public testing::Test {
   test::TempDir directory_;
   std::string model_;
 };
+
+TEST_F(PlanCommand, DevicesThatAreNotThereAreRefusedBeforeSpeedsAreMeasured) {
+  TANDEM_NEED_BINARY();
+  const test::Outcome o = plan("-ot blk.0=CUDA9");
+  EXPECT_EQ(o.exit_code, 2);
+  EXPECT_THAT(o.out, HasSubstr("-ot: there is no device CUDA9; there is: CPU"));
+  EXPECT_FALSE(std::filesystem::exists(directory_.path("cache")));
+}
 
 TEST_F(PlanCommand, PrintsTableLineAndPlans) {
   TANDEM_NEED_BINARY();

@@ -118,6 +118,7 @@ struct Machine {
 
 Machine machine_with(const EngineOptions& options) {
   auto devices = make_devices(options);
+  check_devices(options.offload, devices);  // before the seconds that the speeds take
   std::vector<DeviceRates> rates = rates_of(pointers(devices), RatesCache(RatesCache::usual_path()));
   return {{std::make_move_iterator(devices.begin()), std::make_move_iterator(devices.end())},
           std::move(rates)};
