@@ -45,7 +45,7 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-StatusLine::StatusLine() : shown_(log_level() >= LogLevel::info && can_erase_line()) {}
+StatusLine::StatusLine(bool wanted) : shown_(wanted && log_level() >= LogLevel::info && can_erase_line()) {}
 
 void StatusLine::show(std::string_view text) {
   // A line that wraps could not be erased.
@@ -75,8 +75,8 @@ std::string progress_text(const ProgressState& state, size_t n_columns) {
   return std::string(cut(text, n_columns));
 }
 
-Progress::Progress(std::string unit, int64_t total, int64_t before)
-    : unit_(std::move(unit)), total_(total), before_(before) {}
+Progress::Progress(std::string unit, int64_t total, int64_t before, bool wants_bar)
+    : unit_(std::move(unit)), total_(total), before_(before), line_(wants_bar) {}
 
 void Progress::update(int64_t done, std::string_view item) {
   if (!line_.shown()) return;

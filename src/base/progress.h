@@ -16,7 +16,7 @@ namespace tandem {
 // erase (TERM=dumb). One at a time.
 class StatusLine {
  public:
-  StatusLine();
+  explicit StatusLine(bool wanted = true);
   ~StatusLine() { clear(); }
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
@@ -44,7 +44,7 @@ std::string progress_text(const ProgressState& state, size_t n_columns);
 
 class Progress {
  public:
-  Progress(std::string unit, int64_t total, int64_t before = 0);
+  Progress(std::string unit, int64_t total, int64_t before = 0, bool wants_bar = true);
 
   void set_total(int64_t total) { total_ = total; }  // for work that is measured on the way
 

@@ -1,6 +1,7 @@
 #include "base/terminal.h"
 
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -31,6 +32,11 @@ bool is_dumb_terminal() {
 
 bool stdout_has_colors() {
   return isatty(STDOUT_FILENO) == 1 && !is_dumb_terminal() && variable("NO_COLOR").empty();
+}
+
+bool is_pipe(int descriptor) {
+  struct stat info {};
+  return fstat(descriptor, &info) == 0 && S_ISFIFO(info.st_mode);
 }
 
 size_t terminal_columns(int descriptor) {

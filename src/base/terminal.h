@@ -12,6 +12,9 @@ bool is_dumb_terminal();
 // Whether stdout takes colors: a terminal that is not dumb, unless the user has set NO_COLOR.
 bool stdout_has_colors();
 
+// Whether what is written there is read by another program, which may show it on the same terminal later.
+bool is_pipe(int descriptor);
+
 // The width of the terminal behind a descriptor, in columns; 80 if it does not tell.
 size_t terminal_columns(int descriptor);
 

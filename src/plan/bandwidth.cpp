@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/sanitized.h"
 #include "plan/pages.h"
 
@@ -71,7 +72,9 @@ double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
   const auto chunk = [&pages](int64_t i) { return pages.data() + static_cast<size_t>(i) * kChunk; };
   // Pages that were never written are all the same page of zeros, which would be read from cache.
   pool.run([&](Worker& worker) {
-    worker.for_each(n_windows * n_chunks, [&](int64_t i) { memset(chunk(i), 1, kChunk); });
+    worker.for_each(n_windows * n_chunks, [&](int64_t i) {
+      if (!interrupted()) memset(chunk(i), 1, kChunk);
+    });
   });
 
   std::atomic<uint64_t> total{0};
@@ -79,6 +82,7 @@ double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
       static_cast<uint64_t>(n_chunks) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
   double best = 0, spent = 0;
   for (int64_t pass = 0; pass < kMinRounds * n_windows || spent < kMinSeconds; ++pass) {
+    if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
     const int64_t first = pass % n_windows * n_chunks;
     const auto read = pass / n_windows % 2 == 0 ? read_chunk<4> : read_chunk<1>;
     total = 0;

@@ -19,7 +19,7 @@ size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes = last_cache
 // and over, a part of it at a time, and the fastest part counts: on a busy machine there is one that was
 // not disturbed, and when its turn comes again the others have driven it out of the caches. Takes as long
 // as writing it once and reading it four times, 0.4 s at least, and n_bytes of memory while it runs. Call it
-// from the thread that may run the pool. Throws Error(out_of_memory).
+// from the thread that may run the pool. Throws Error(out_of_memory), and Error(interrupted) soon after a Ctrl-C.
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes);
 
 }  // namespace tandem

@@ -159,6 +159,17 @@ TEST(Positional, AFileOfAnyNameIsAModel) {
             folder.path("my model.bin"));
 }
 
+// Not that no model is given.
+TEST(Positional, AWordThatCanOnlyBeAPathIsTheModel) {
+  const test::TempDir folder;
+  EXPECT_EQ(parse_program({"run", folder.path("")}).engine.model.path, folder.path(""));
+  EXPECT_EQ(parse_program({"chat", "models/none"}).engine.model.path, "models/none");
+  EXPECT_EQ(parse_program({"run", "model.ggufx"}).engine.model.path, "model.ggufx");
+  const Given g = parse_program({"run", "nope", "-p", "hi"});
+  EXPECT_EQ(g.engine.model.path, "nope");
+  EXPECT_EQ(g.text.prompt, "hi");
+}
+
 TEST(Positional, WhatIsMissingIsSaid) {
   EXPECT_EQ(program_refusal({"run", "hi there"}),
             "no model is given: name its file before the prompt, as in tandem run model.gguf \"hi there\"");

@@ -270,6 +270,14 @@ TEST(Bandwidth, IsPlausible) {
   EXPECT_LT(bandwidth, 1e13);  // more would mean that nothing was read
 }
 
+TEST(Bandwidth, StopsWhenInterrupted) {
+  install_interrupt_handler();
+  raise(SIGINT);
+  ThreadPool pool(2);
+  EXPECT_THROW(measure_read_bandwidth(pool, 32u << 20), Error);
+  clear_interrupt();
+}
+
 TEST(Bandwidth, UsesLittleOfTheFreeMemory) {
   if (kSanitized) GTEST_SKIP() << "with a sanitizer the buffer is always small";
   EXPECT_EQ(bandwidth_buffer_bytes(size_t{1} << 40, 32u << 20), 512u << 20);

@@ -125,10 +125,17 @@ void AnswerFile::add_done(const std::string& line, int64_t number) {
   done_[answer->index] = answer->mark;
 }
 
+bool AnswerFile::is_on_terminal() const {
+  return fd_ == STDOUT_FILENO && isatty(fd_) == 1;
+}
+bool AnswerFile::is_piped() const {
+  return fd_ == STDOUT_FILENO && is_pipe(fd_);
+}
+
 // Writes the line in one call, so that a kill can cut only the last line.
 void AnswerFile::write(std::string line) {
   line += '\n';
-  if (fd_ == STDOUT_FILENO && isatty(fd_) == 1) line = harmless(line);
+  if (is_on_terminal()) line = harmless(line);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;

@@ -52,6 +52,9 @@ class AnswerFile {
 
   // An answer_line().
   void write(std::string line);
+  // Whether lines are seen on a terminal at once, where a line of progress would be in their way; or perhaps later, behind a pipe.
+  bool is_on_terminal() const;
+  bool is_piped() const;
 
  private:
   void open_file();

@@ -1,4 +1,6 @@
 // tandem batch: answers many prompts from a file at once.
+#include <unistd.h>
+
 #include <memory>
 
 #include "base/interrupt.h"
@@ -70,6 +72,8 @@ void batch(BatchOptions& o) {
   prepare_kv_store(o.kv_store, confinement);
   confinement.runs(o.engine).reads(o.chat_template).writes(o.expert_stats).begin();
   Replica replica(o);
+  if (o.input == "-" && isatty(STDIN_FILENO) == 1)
+    log_info("reading prompts from the terminal, a JSON object on each line, such as {}; Ctrl-D ends", R"({"prompt": "Hello"})");
   queue.start();
   replica.answer(queue);
   queue.report(replica.stats(), replica.n_open());

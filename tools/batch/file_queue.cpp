@@ -63,9 +63,15 @@ FileQueue::Result FileQueue::next(InputLine& line, Wait wait, int64_t) {
 void FileQueue::answer(LineAnswer answer) {
   const bool is_bad = !answer.error.empty();
   if (is_bad) log_warning("{}: line {}: {}", name_, answer.index, answer.error);
+  if (answers_.is_on_terminal()) clear_progress();
   answers_.write(std::move(answer.json));
   (is_bad ? n_bad_ : n_answers_) += 1;
   n_generated_ += answer.n_generated;
+}
+
+void FileQueue::clear_progress() {
+  if (progress_) progress_->clear();
+  status_.clear();
 }
 
 void FileQueue::show_progress(int64_t n_generated) {
@@ -84,8 +90,8 @@ void FileQueue::show_progress(int64_t n_generated) {
 }
 
 void FileQueue::report(const BatchStats& s, int64_t n_open) {
-  progress_->clear();
-  status_.clear();
+  clear_progress();
+  if (n_answers_ + n_bad_ + n_open == 0) return log_info("{}: nothing to answer", name_);
   const double seconds = std::max(progress_->seconds(), 1e-9);
   const double shared =
       s.n_prompt > 0 ? 100.0 * static_cast<double>(s.n_reused) / static_cast<double>(s.n_prompt) : 0;

@@ -21,7 +21,7 @@ class FileQueue : public LineQueue {
   FileQueue(const BatchOptions& options, int input, AnswerFile& answers);
 
   // Call when the models are loaded: time counts from here.
-  void start() { progress_.emplace("lines", n_lines_.value_or(0)); }
+  void start() { progress_.emplace("lines", n_lines_.value_or(0), 0, !answers_.is_piped()); }
 
   // Gives lines in their order. Does not wait for a slow pipe unless asked to.
   Result next(InputLine& line, Wait wait, int64_t n_room) override;
@@ -36,13 +36,15 @@ class FileQueue : public LineQueue {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void clear_progress();
+
   std::string name_;
   LineReader reader_;
   AnswerFile& answers_;
   Shard shard_;
   std::optional<int64_t> n_lines_;
   std::optional<Progress> progress_;
-  StatusLine status_;  // if the number of lines is unknown
+  StatusLine status_{!answers_.is_piped()};  // if the number of lines is unknown
   Clock::time_point shown_{}, logged_ = Clock::now();
   int64_t n_answers_ = 0, n_bad_ = 0, n_generated_ = 0;
 };

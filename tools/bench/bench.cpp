@@ -1,4 +1,6 @@
 // tandem bench: measures tokens per second, with the flags and the tables of llama-bench.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/terminal.h"
 #include "base/thread_pool.h"
 #include "cpu/isa.h"
 #include "gguf/file.h"
@@ -268,7 +271,8 @@ void run_bench(BenchOptions& o) {
   for (const std::string& model : o.lists.model) {  // report a bad file now rather than in an hour
     GgufFile(model, {.metadata_only = true});
   }
-  StatusLine status;
+  // On a pipe the rows may come to the same terminal later, behind this line.
+  StatusLine status(!is_pipe(STDOUT_FILENO));
   status.show("measuring the memory bandwidth");
   const BenchMachine machine = inspect_machine();
   status.clear();

@@ -1,8 +1,12 @@
 #include "tools/chat/commands.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
+#include "base/terminal.h"
 #include "base/text.h"
 #include "tools/chat/files.h"
 #include "tools/options/suggest.h"
@@ -223,14 +227,18 @@ constexpr Command kAliases[] = {
 };
 
 CommandResult help(ChatState& chat, const std::string&) {
+  constexpr size_t kNames = 22, kLeastWidth = 20;
+  const size_t columns = terminal_columns(STDOUT_FILENO) - 1;
+  const size_t width = std::max(columns, kNames + 1 + kLeastWidth) - kNames - 1;
   std::string text;
   for (const Command& c : kCommands) {
-    text += format("{:<22} {}\n", (std::string(c.name) + " " + std::string(c.shape)), c.help);
+    std::string name = std::string(c.name) + " " + std::string(c.shape);
+    std::istringstream lines(wrapped_words(c.help, width));
+    for (std::string line; std::getline(lines, line); name.clear()) text += format("{:<{}} {}\n", name, kNames, line);
   }
-  text +=
-      "Alt-Enter, or \\ at the end of a line, starts a new line. Ctrl-C stops an answer; twice at the "
-      "prompt, it "
-      "exits.";
+  text += wrapped_words(
+      "Alt-Enter, or \\ at the end of a line, starts a new line. Ctrl-C stops an answer; twice at the prompt, it exits.",
+      columns);
   chat.view.note(text);
   return kDone;
 }

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -35,6 +37,14 @@ bool is_value(const std::string& word) {
   const bool is_option = word.size() > 1 && word[0] == '-';
   return !word.empty() && !is_option && word.find_first_of(" \n") == std::string::npos &&
          !looks_like_model(word);
+}
+
+// A word that is rather a mistyped file, or a folder, than a prompt, if a model is missing.
+bool looks_like_path(const std::string& word) {
+  std::error_code ignored;
+  if (word.size() < 4096 && std::filesystem::exists(word, ignored)) return true;
+  const bool has_spaces = word.find_first_of(" \t\n") != std::string::npos;
+  return !has_spaces && (word.find('/') != std::string::npos || word.find(".gguf") != std::string::npos);
 }
 
 // Commands with CLI11's own positional arguments get words as they are.
@@ -132,6 +142,13 @@ class Rewriter {
     });
   }
 
+  bool prompt_is_given() const {
+    return std::ranges::any_of(std::array{"prompt", "file"}, [&](const char* name) {
+      const CLI::Option* option = find_long(*app_, name);
+      return option && seen_.count(option);
+    });
+  }
+
   // Gives the words that stand for options, such as `model.gguf "hi"`, to these options.
   void place_words(const Defaults& defaults) {
     if (words_.empty() || n_positionals(*app_) > 0) return;
@@ -140,10 +157,11 @@ class Rewriter {
       const CLI::Option* option = find_long(*app_, std::string(name));
       return !option || (name == "model" ? model_is_given() : seen_.count(option) > 0);
     });
-    const bool takes_prompt = find_long(*app_, "prompt") && !options.names.empty();
+    const bool takes_prompt = find_long(*app_, "prompt") && !options.names.empty() && !prompt_is_given();
     if (takes_prompt && options.names.front() == "model" && !looks_like_model(words_.front())) {
-      if (!defaults.has_model() || words_.size() > 1) no_model();
-      options.names.erase(options.names.begin());
+      const bool is_model = !defaults.has_model() && looks_like_path(words_.front());
+      if (!is_model && (!defaults.has_model() || words_.size() > 1)) no_model();
+      if (!is_model) options.names.erase(options.names.begin());
     }
     for (size_t i = 0; i < words_.size(); ++i) {
       const bool repeats = options.repeats && i >= options.names.size() && !options.names.empty();
