@@ -95,7 +95,7 @@ TEST_F(BatchRanks, AnswerWhatOneProcessDoes) {
     // Nothing is left to do, for ranks and for one process.
     MpiRun again(n_ranks++, command(model, 16));
     EXPECT_EQ(again.wait(), 0);
-    EXPECT_THAT(again.output(), AllOf(HasSubstr("40 lines already done"), HasSubstr("tandem: 0 answers")));
+    EXPECT_THAT(again.output(), AllOf(HasSubstr("40 lines already done"), HasSubstr(": nothing to answer")));
     EXPECT_THAT(alone(model, 16, output_).out, HasSubstr("40 lines already done"));
     EXPECT_EQ(n_answers(), 40u);
   }
