@@ -62,6 +62,22 @@ std::optional<std::string> take_text(Json& variables, const char* name) {
   return text;
 }
 
+// So that a template does not fail at a place of its own.
+void check_messages(const Json& messages, const std::string& source) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    const char* fault = nullptr;
+    if (!message.is_object()) {
+      fault = "is not an object";
+    } else if (!message.contains("role")) {
+      fault = "has no \"role\"";
+    } else if (!message.contains("content") && !message.contains("tool_calls")) {
+      fault = "has no \"content\"";
+    }
+    if (fault) throw_error(ErrorCode::bad_file, "{}: message {} {}", printable(source, 4096), i + 1, fault);
+  }
+}
+
 void render(const TemplateCommand& options) {
   const bool from_model = options.model || !options.hub.empty();
   if (from_model == options.file.has_value()) {
@@ -105,6 +121,7 @@ void render(const TemplateCommand& options) {
     throw_error(ErrorCode::bad_file,
                 "{}: needed an array of messages, or an object with one named \"messages\"", options.input);
   }
+  check_messages(messages, options.input);
   if (options.no_generation_prompt) how.add_generation_prompt = false;
   const auto bos = take_text(how.extra, "bos_token"), eos = take_text(how.extra, "eos_token");
   how.bos_token = options.bos.value_or(bos.value_or(source.bos_token));

@@ -117,6 +117,12 @@ TEST_F(TemplateCommand, ReportsErrors) {
   EXPECT_EQ(bad_template.out, "tandem: error: bad.jinja, line 2: unexpected '%}'\n");
   EXPECT_EQ(run("--file t.jinja -i bad.json").exit_code, 3);
   EXPECT_EQ(run("--file t.jinja -i none.json").exit_code, 5);
+  for (const auto& [messages, fault] : {std::pair(R"([{"role": "user", "content": ""}, {"role": "usr"}])", "message 2 has no \"content\""),
+                                        std::pair(R"([{"content": "a"}])", "message 1 has no \"role\""),
+                                        std::pair("[7]", "message 1 is not an object")}) {
+    write("faulty.json", messages);
+    EXPECT_EQ(run("--file t.jinja -i faulty.json").out, format("tandem: error: faulty.json: {}\n", fault));
+  }
   EXPECT_EQ(run("-i m.json").exit_code, 2);
   EXPECT_EQ(run("--file t.jinja -i m.json --now yesterday").exit_code, 2);
   EXPECT_EQ(run("--file t.jinja -i m.json --now 2026-02-30").exit_code, 2);
