@@ -170,6 +170,10 @@ TEST(Positional, AWordThatCanOnlyBeAPathIsTheModel) {
   EXPECT_EQ(g.text.prompt, "hi");
 }
 
+TEST(Options, AValueOfAFlagIsQuotedWithoutControlCharacters) {
+  EXPECT_EQ(program_refusal({"run", "x.gguf", "--verbose=a\x15"}), "--verbose: 'a\\x15' is not on or off");
+}
+
 TEST(Positional, WhatIsMissingIsSaid) {
   EXPECT_EQ(program_refusal({"run", "hi there"}),
             "no model is given: name its file before the prompt, as in tandem run model.gguf \"hi there\"");

@@ -14,14 +14,18 @@ std::string one_line(const CLI::ParseError& error) {
   std::string message = error.what();
   for (char& c : message) c = c == '\n' ? ' ' : c;
   while (!message.empty() && message.back() == ' ') message.pop_back();
-  const std::string_view extras = "The following argument";
+  const std::string_view extras = "The following argument", of_flag = "Could not convert: ";
+  if (const size_t equals = message.find(" = "); message.starts_with(of_flag) && equals != message.npos) {
+    return format("{}: '{}' is not on or off", message.substr(of_flag.size(), equals - of_flag.size()),
+                  printable(message.substr(equals + 3)));
+  }
   if (message == "--model is required")
     return "no model is given: name its file after the command, or with -m";
   if (message.rfind(extras, 0) == 0) return "unexpected argument" + message.substr(message.find(':'));
   if (message.size() > 1 && !std::isupper(static_cast<unsigned char>(message[1]))) {
     message[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(message[0])));
   }
-  return message;
+  return printable(message, 4096);
 }
 
 // The place outside of the command line that set the option which the message is about; null if there is none.
