@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/sanitized.h"
 #include "engine/model.h"
 #include "plan/imagined_device.h"
+#include "plan/offload.h"
 #include "plan/session_plan.h"
 #include "support/gguf_bytes.h"
 #include "support/metered_host.h"
@@ -180,6 +182,25 @@ TEST_F(SplitChoice, ExplainsTheBytesOfEveryLink) {
     EXPECT_THAT(explained(), HasSubstr(std::to_string(bus.links[1]) + " bytes a token, GPU1 " +
                                        std::to_string(bus.links[2])));
   }
+}
+
+// What is asked before speeds are measured.
+TEST_F(SplitChoice, DevicesThatOptionsNameAreThere) {
+  machine(2, kFast);
+  const auto refusal = [&](const OffloadOptions& options) -> std::string {
+    try {
+      check_devices(options, devices());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::usage);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_EQ(refusal({.tensor_overrides = {{"a", "GPU1"}}, .tensor_split = {3, 1}}), "");
+  EXPECT_THAT(refusal({.tensor_overrides = {{"a", "GPU2"}}}), HasSubstr("there is no device GPU2; there is: "));
+  EXPECT_THAT(refusal({.tensor_split = {1, 1, 1}}), HasSubstr("3 shares, but there are 2 GPUs"));
+  EXPECT_THAT(refusal({.split_mode = SplitMode::none, .main_gpu = 2}), HasSubstr("there are 2 GPUs, numbered from 0"));
 }
 
 TEST(SeveralGpus, ArePlannedWithoutBeingThere) {

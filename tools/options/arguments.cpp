@@ -4,10 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/text.h"
 #include "tools/options/defaults.h"
@@ -135,16 +135,9 @@ class Rewriter {
     throw_error(ErrorCode::usage, "an argument is missing: needed tandem {}", usage);
   }
 
-  bool model_is_given() const {
-    return std::any_of(std::begin(kModelOptions), std::end(kModelOptions), [&](std::string_view name) {
+  bool is_given(std::span<const std::string_view> one_of) const {
+    return std::ranges::any_of(one_of, [&](std::string_view name) {
       const CLI::Option* option = find_long(*app_, std::string(name));
-      return option && seen_.count(option);
-    });
-  }
-
-  bool prompt_is_given() const {
-    return std::ranges::any_of(std::array{"prompt", "file"}, [&](const char* name) {
-      const CLI::Option* option = find_long(*app_, name);
       return option && seen_.count(option);
     });
   }
@@ -155,9 +148,9 @@ class Rewriter {
     PositionalOptions options = positional_options(app_->get_name());
     std::erase_if(options.names, [this](std::string_view name) {
       const CLI::Option* option = find_long(*app_, std::string(name));
-      return !option || (name == "model" ? model_is_given() : seen_.count(option) > 0);
+      return !option || (name == "model" ? is_given(kModelOptions) : seen_.count(option) > 0);
     });
-    const bool takes_prompt = find_long(*app_, "prompt") && !options.names.empty() && !prompt_is_given();
+    const bool takes_prompt = find_long(*app_, "prompt") && !options.names.empty() && !is_given(kPromptOptions);
     if (takes_prompt && options.names.front() == "model" && !looks_like_model(words_.front())) {
       const bool is_model = !defaults.has_model() && looks_like_path(words_.front());
       if (!is_model && (!defaults.has_model() || words_.size() > 1)) no_model();

@@ -24,6 +24,8 @@ std::string positional_usage(const CLI::App& command);
 
 // Options that say which model to use; one is enough.
 inline constexpr std::string_view kModelOptions[] = {"model", "hf-repo", "model-url"};
+// Options that give the prompt.
+inline constexpr std::string_view kPromptOptions[] = {"prompt", "file"};
 
 // Whether this can be the name of a model: an existing file, something.gguf, or USER/REPO[:QUANT].
 bool looks_like_model(const std::string& text);
