@@ -107,6 +107,22 @@ TANDEM_INLINE void put_in_halves(int8_t* q, int64_t columns) {
     std::memcpy(q + 16 * (half / 2 + half % 2 * n_blocks), rest + 16 * half, 16);
 }
 
+// The bytes of a span to Order::evens.
+TANDEM_INLINE void put_in_evens(int8_t* q) {
+  __m512i in[4], mixed[4];
+  unroll<4>([&](auto i) __attribute__((always_inline)) { in[i.value] = _mm512_load_si512(q + 64 * i.value); });
+  unroll<2>([&](auto half) __attribute__((always_inline)) {  // first halves and second ones, of even blocks, then of odd ones
+    constexpr int h = decltype(half)::value;
+    mixed[h] = _mm512_shuffle_i32x4(in[2 * h], in[2 * h + 1], 0x88);
+    mixed[2 + h] = _mm512_shuffle_i32x4(in[2 * h], in[2 * h + 1], 0xdd);
+  });
+  unroll<2>([&](auto half) __attribute__((always_inline)) {
+    constexpr int h = decltype(half)::value;
+    _mm512_store_si512(q + 64 * h, _mm512_shuffle_i32x4(mixed[2 * h], mixed[2 * h + 1], 0x88));
+    _mm512_store_si512(q + 128 + 64 * h, _mm512_shuffle_i32x4(mixed[2 * h], mixed[2 * h + 1], 0xdd));
+  });
+}
+
 // Puts `count` words of one token at every T-th place.
 TANDEM_INLINE void spread(const void* from, int64_t count, int64_t T, uint32_t* to) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * T, static_cast<const std::byte*>(from) + 4 * i, 4);
@@ -126,6 +142,7 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
       encode_span<unit>(x + t * ldx + c, columns, q[t], span);
       if (layout.order == Order::fours) put_in_fours(q[t]);
       if (layout.order == Order::halves) put_in_halves(q[t], columns);
+      if (layout.order == Order::evens) put_in_evens(q[t]);
       spread(span.scale, columns / unit, T, scale_to + t);
       if constexpr (unit == 32) {
         spread(span.sum32, columns / 32, T, sum_to + t);

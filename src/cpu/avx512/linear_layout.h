@@ -51,8 +51,9 @@ inline int64_t tile_tokens(int64_t n) {
 
 // The order of columns in q: as they are; 16 columns transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
 // of each of four vectors of a grid (vbmi/); or of four blocks of 32 (of fewer at the end) all first halves, then all second
-// ones, so that two vectors have the columns of a block in the same lanes (linear_rows.h).
-enum class Order { columns, fours, halves };
+// ones, so that two vectors have the columns of a block in the same lanes (linear_rows.h); or, of eight blocks, first those of
+// blocks 0, 2, 4 and 6 so and then those of 1, 3, 5 and 7, which Q4_K and Q5_K have in low and in high nibbles.
+enum class Order { columns, fours, halves, evens };
 
 // Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can: then each is a tile of its own.
 inline constexpr int64_t kMaxRowTokens = 6;

@@ -13,7 +13,7 @@
 //   header(w)                       with d, and in the second lane what multiplies mins
 //   codes<half>(w)
 //   scale_words<half>(header)       in 16 bits, for each quarter of a vector: four times the scale of the first vector of a half
-//                                   there and four times that of the second; of Order::halves, of the first and the second half
+//                                   there and four times that of the second; of Order::evens, of the first and the second half
 //   offsets(header, token, b)       what an offset of the codes adds to the products, over any lanes
 //   add_mins(header, token, b, d, to)  subtracts mins; d: the header's times the activations' scale
 //   add_joint_mins(header, factors, to)  if kJointMins: of all tokens at once, four lanes each
@@ -61,14 +61,14 @@ TANDEM_INLINE Codes nibbles_of(__m512i v) {
   const __m512i mask = bytes(0x0f);
   return {_mm512_and_si512(v, mask), _mm512_and_si512(_mm512_srli_epi16(v, 4), mask)};
 }
-// Of two lanes of 16 bytes of v low nibbles and high ones: lanes 0 and 2, and lanes 1 and 3.
-TANDEM_INLINE Codes nibbles_of_lanes(__m512i v) {
-  const __m512i high = _mm512_set_epi64(0x0004000400040004, 0x0004000400040004, 0, 0, 0x0004000400040004,
-                                        0x0004000400040004, 0, 0);
-  const auto nibbles = [&](__m512i twice) __attribute__((always_inline)) {
-    return _mm512_and_si512(_mm512_srlv_epi16(twice, high), bytes(0x0f));
+// Of 128 bytes the low nibbles (half 0) or the high ones: those of the first 16 of every 32 bytes, and those of the second.
+template <int half>
+TANDEM_INLINE Codes nibbles_of_lanes(const std::byte* p) {
+  const __m512i low = _mm512_loadu_si512(p), high = _mm512_loadu_si512(p + 64);
+  const auto nibbles = [](__m512i v) __attribute__((always_inline)) {
+    return _mm512_and_si512(half ? _mm512_srli_epi16(v, 4) : v, bytes(0x0f));
   };
-  return {nibbles(_mm512_shuffle_i64x2(v, v, 0xa0)), nibbles(_mm512_shuffle_i64x2(v, v, 0xf5))};
+  return {nibbles(_mm512_shuffle_i64x2(low, high, 0x88)), nibbles(_mm512_shuffle_i64x2(low, high, 0xdd))};
 }
 // 16-bit words shifted right by a, b, c and d in the four lanes of 16 bytes; to the left if negative.
 template <int a, int b, int c, int d>
@@ -187,32 +187,29 @@ struct SuperRow {
   static constexpr size_t block_bytes = sizeof(Block);
 };
 
-// Q4_K and Q5_K: d, dmin, eight six-bit scales and mins. Of 128 columns the first 32 are low nibbles of 32 bytes, the next 32
-// their high ones, and so on.
+// Q4_K and Q5_K: d, dmin, eight six-bit scales and mins. The first 32 columns are low nibbles of 32 bytes, the next 32 their high
+// ones, and so on.
 template <class Block>
-struct MinsRow : SuperRow<Block, 32, Order::halves> {
-  static constexpr int max_tokens = 5;
+struct MinsRow : SuperRow<Block, 32, Order::evens> {
+  static constexpr int max_tokens = 5, narrow_tokens = 5;
   static constexpr bool wide = false, kJointMins = true;
   struct Header {
-    __m512i scales;  // eight bytes, again and again
-    __m512i mins;    // eight of 16 bits, again and again
-    __m128 d;        // d, dmin
+    uint64_t scales, mins;  // eight bytes
+    __m128 d;               // d, dmin
   };
   TANDEM_INLINE static Header header(const std::byte* w) {
     constexpr uint64_t sixes = 0x3f3f3f3f, fours = 0x0f0f0f0f, twos = 0x03030303;
     const uint64_t a = word_at<uint32_t>(w + 4), b = word_at<uint32_t>(w + 8), c = word_at<uint32_t>(w + 12);
     const uint64_t scales = (a & sixes) | ((c & fours) | (a >> 6 & twos) << 4) << 32;
     const uint64_t mins = (b & sixes) | ((c >> 4 & fours) | (b >> 6 & twos) << 4) << 32;
-    return {_mm512_set1_epi64(static_cast<int64_t>(scales)),
-            _mm512_cvtepu8_epi16(_mm256_set1_epi64x(static_cast<int64_t>(mins))),
-            _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<int32_t>(w)))};
+    return {scales, mins, _mm_cvtph_ps(_mm_cvtsi32_si128(word_at<int32_t>(w)))};
   }
   template <int>
   TANDEM_INLINE static __m512i scale_words(const Header& h) {
-    // Scales i and 4 + i, each with a byte of zeros behind it, in quarter i.
+    // Scales 2 * i and 2 * i + 1, each with a byte of zeros behind it, in quarter i.
     constexpr auto four = [](uint64_t i) { return static_cast<int64_t>(0x0001000100010001 * (0x8000 | i)); };
-    return _mm512_shuffle_epi8(
-        h.scales, _mm512_set_epi64(four(7), four(3), four(6), four(2), four(5), four(1), four(4), four(0)));
+    const __m512i from = _mm512_set_epi64(four(7), four(6), four(5), four(4), four(3), four(2), four(1), four(0));
+    return _mm512_shuffle_epi8(_mm512_set1_epi64(static_cast<int64_t>(h.scales)), from);
   }
   TANDEM_INLINE static __m512i offsets(const Header&, const RowToken&, int64_t) {
     return _mm512_setzero_si512();
@@ -220,11 +217,13 @@ struct MinsRow : SuperRow<Block, 32, Order::halves> {
   TANDEM_INLINE static void add_mins(const Header& h, const RowToken& x, int64_t block, __m128 d,
                                      __m256& to) {
     const __m128i sums = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x.sum32 + 8 * block));
-    const __m256 mins = _mm256_zextps128_ps256(_mm_cvtepi32_ps(_mm_madd_epi16(_mm512_castsi512_si128(h.mins), sums)));
-    to = _mm256_fnmadd_ps(mins, _mm256_broadcastss_ps(_mm_movehdup_ps(d)), to);
+    const __m128i mins = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(h.mins)));
+    const __m128 products = _mm_cvtepi32_ps(_mm_madd_epi16(mins, sums));
+    to = _mm256_zextps128_ps256(_mm_fnmadd_ps(products, _mm_shuffle_ps(d, d, 0x55), _mm256_castps256_ps128(to)));
   }
   TANDEM_INLINE static void add_joint_mins(const Header& h, const MinFactors& x, __m512& to) {
-    const __m512 mins = _mm512_cvtepi32_ps(_mm512_madd_epi16(h.mins, _mm512_load_si512(x.sums)));
+    const __m512i words = _mm512_cvtepu8_epi16(_mm256_set1_epi64x(static_cast<int64_t>(h.mins)));
+    const __m512 mins = _mm512_cvtepi32_ps(_mm512_madd_epi16(words, _mm512_load_si512(x.sums)));
     const __m512 dmin = _mm512_broadcastss_ps(_mm_movehdup_ps(h.d));
     to = _mm512_fnmadd_ps(mins, _mm512_mul_ps(dmin, _mm512_load_ps(x.scales)), to);
   }
@@ -233,21 +232,23 @@ struct MinsRow : SuperRow<Block, 32, Order::halves> {
 struct RowQ4_K : MinsRow<BlockQ4_K> {
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
-    return nibbles_of_lanes(_mm512_loadu_si512(w + 16 + 64 * half));
+    return nibbles_of_lanes<half>(w + 16);
   }
 };
 struct RowQ5_K : MinsRow<BlockQ5_K> {
-  static constexpr int narrow_tokens = 2;
-  // Bit s of a byte is of sub-block s.
+  static constexpr int narrow_tokens = 4;
+  // Bit s of a byte is of sub-block s. Words turn, for bits go to the left in some lanes and to the right in others.
   template <int half>
   TANDEM_INLINE static __m512i with_fifth(__m512i nibbles, const std::byte* bits) {
-    constexpr int s = 4 * half - 4;
+    const auto turn = [](int lane) { return 0x0000000100000001 * static_cast<int64_t>((36 - 2 * lane - half) % 32); };
+    const __m512i counts =
+        _mm512_set_epi64(turn(3), turn(3), turn(2), turn(2), turn(1), turn(1), turn(0), turn(0));
     const __m512i four_times = _mm512_broadcast_i32x4(sixteen(bits));
-    return join_bits(shift_lanes<s, s + 1, s + 2, s + 3>(four_times), bytes(0x10), nibbles);
+    return join_bits(_mm512_rolv_epi32(four_times, counts), bytes(0x10), nibbles);
   }
   template <int half>
   TANDEM_INLINE static Codes codes(const std::byte* w) {
-    const Codes four = nibbles_of_lanes(_mm512_loadu_si512(w + 48 + 64 * half));
+    const Codes four = nibbles_of_lanes<half>(w + 48);
     return {with_fifth<half>(four.first, w + 16), with_fifth<half>(four.second, w + 32)};
   }
 };

@@ -10,9 +10,12 @@
 // strips and in rows, and the fraction of the memory's: Q4_0 29, 43, 83%; Q8_0 29, 45, 87%; Q4_K 32, 46, 89%; Q5_K 31, 45, 87%;
 // Q6_K 26, 45, 86% (those of Q4_K to Q6_K before their scales were integers). With four tokens: Q4_0 32, 37; Q8_0 25, 42; Q4_K 31,
 // 36; Q5_K 27, 37; Q6_K 23, 40 (strips have spread their prefetches since).
-// A core of a Zen 4 starts one multiplication of 64 bytes a cycle, so there they are counted: of 256 columns of Q4_K and a token
-// 4 products, 1 for the scales, 1 to add, and 3 smaller ones. From the L2 and from memory, where plain loads read 30 GB/s: Q4_0 28,
-// 24; Q4_K 29, 25; Q5_K 28, 25; Q6_K 38, 27; Q8_0 45, 27. Two tokens of Q4_K: 21, 19.
+// A core of a Zen 4 has four pipes of 32 bytes: products take two of them, shuffles two, of which one is the same, shifts and
+// conversions two, and a vector of 64 bytes two cycles of one. So there operations are counted by kind: of 256 columns of Q4_K and a
+// token 4 products, 1 for the scales, 1 to add; 3 shuffles and 3 for the scales; 2 shifts, 1 conversion; 4 masks; some smaller ones. That
+// is 12 cycles of all pipes, and 15 are taken (18 with 4 shuffles and 4 shifts). From the L2 and from memory, where plain loads read
+// 32 GB/s, k 5632, GB/s: Q4_0 27, 26; Q4_K 35, 30; Q5_K 31, 28; Q6_K 34, 29; Q8_0 43, 31. Of Q4_K two tokens 23, 22, four 15, 13. Not
+// faster there: the lanes of Q4_0 from masked loads or by permutations of 16 bits; scales that loads repeat for all lanes.
 // On Intel four such streams are read at a time (kStreams in fetch.h). Two cores of a Granite Rapids, whose plain loads read 31
 // to 33 GB/s in four streams and 28 to 30 in one; k 14336, in one stream and in four: Q4_0 23, 30; Q4_K 24, 33; Q6_K 26, 30; Q8_0 27,
 // 33. Four tokens: Q4_K 17, 19; Q6_K 19, 24; Q8_0 20, 27. With the mins of four tokens at once and two operations less a token, Q4_K
@@ -174,25 +177,40 @@ TANDEM_INLINE void add_integers(const std::byte* w, const RowTokens& x, int64_t 
   };
   const __m512i zero = _mm512_setzero_si512();
   const Codes low = F::template codes<0>(w), high = F::template codes<1>(w);  // of 128 columns
-  __m512i scales[F::order == Order::halves ? 1 : 2];
+  __m512i scales[F::order == Order::evens ? 1 : 2];
   unroll<sizeof scales / sizeof *scales>([&](auto i) __attribute__((always_inline)) {
     scales[i.value] = F::template scale_words<i.value>(header);
   });
   __m512i products[T];
   unroll<T>([&](auto t) __attribute__((always_inline)) {
-    const int8_t* q = x.each[t.value].q + 256 * block;
-    __m512i& sum = products[t.value];
-    sum = F::offsets(header, x.each[t.value], block);
-    if constexpr (F::order == Order::halves) {
-      const __m512i a = dot(dot(zero, low.first, q), low.second, q + 64);
-      const __m512i b = dot(dot(zero, high.first, q + 128), high.second, q + 192);
-      sum = dot_i16(sum, _mm512_packs_epi32(a, b), scales[0]);
-    } else {
+    products[t.value] = F::offsets(header, x.each[t.value], block);
+  });
+  if constexpr (F::order == Order::evens) {
+    // Step by step for all tokens, as the steps of one wait for each other.
+    __m512i even[T], odd[T];  // products of low and of high nibbles
+    unroll<T>([&](auto t) __attribute__((always_inline)) { even[t.value] = odd[t.value] = zero; });
+    const auto add = [&](__m512i (&to)[T], __m512i codes, int64_t column) __attribute__((always_inline)) {
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        to[t.value] = dot(to[t.value], codes, x.each[t.value].q + 256 * block + column);
+      });
+    };
+    add(even, low.first, 0);
+    add(odd, high.first, 128);
+    add(even, low.second, 64);
+    add(odd, high.second, 192);
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      __m512i& sum = products[t.value];
+      sum = dot_i16(sum, _mm512_packs_epi32(even[t.value], odd[t.value]), scales[0]);
+    });
+  } else {
+    unroll<T>([&](auto t) __attribute__((always_inline)) {
+      const int8_t* q = x.each[t.value].q + 256 * block;
+      __m512i& sum = products[t.value];
       sum = dot_i16(sum, _mm512_packs_epi32(dot(zero, low.first, q), dot(zero, low.second, q + 64)), scales[0]);
       sum = dot_i16(sum, _mm512_packs_epi32(dot(zero, high.first, q + 128), dot(zero, high.second, q + 192)),
                     scales[1]);
-    }
-  });
+    });
+  }
   if constexpr (joint_mins<F, T>) {
     const __m512 d = _mm512_broadcastss_ps(header.d);
     unroll<T>([&](auto t) __attribute__((always_inline)) {
