@@ -56,10 +56,10 @@ void SplitWriter::split(const SplitLimits& limits) {
   for (const Tensor& tensor : tensors_) sizes.push_back(tensor.n_bytes);
   std::vector<uint32_t> part_of = assign_parts(sizes, limits);
   const uint32_t n_parts = part_of.empty() ? 1 : part_of.back() + 1;
-  split_as(std::move(part_of), n_parts);
+  split_as(std::move(part_of), n_parts, limits.names);
 }
 
-void SplitWriter::split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Names names) {
+void SplitWriter::split_as(std::vector<uint32_t> part_of, uint32_t n_parts, PartNames names) {
   TANDEM_CHECK(writers_.empty() && part_of.size() == tensors_.size() && n_parts > 0);
   TANDEM_CHECK(std::is_sorted(part_of.begin(), part_of.end()));
   TANDEM_CHECK(part_of.empty() || part_of.back() < n_parts);
@@ -69,7 +69,7 @@ void SplitWriter::split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Name
   }
   part_of_ = std::move(part_of);
   n_parts_ = n_parts;
-  numbered_ = n_parts > 1 || names == Names::always_numbered;
+  numbered_ = n_parts > 1 || names == PartNames::always_numbered;
 }
 
 std::vector<std::string> SplitWriter::paths() const {

@@ -17,10 +17,14 @@
 
 namespace tandem {
 
+// The file of a model that is one part: named as it is, or "-00001-of-00001" too.
+enum class PartNames { plain_if_one, always_numbered };
+
 struct SplitLimits {
   uint64_t max_tensors = 0;            // per part; 0: no limit
   uint64_t max_bytes = 0;              // of tensor data per part, but at least one tensor; 0: no limit
   bool first_without_tensors = false;  // the first part holds only metadata
+  PartNames names = PartNames::plain_if_one;
 };
 
 // Returns the part of each tensor, given the tensors' sizes in order. An empty model is one part.
@@ -38,10 +42,8 @@ class SplitWriter {
   void add_tensor(std::string_view name, DType dtype, std::span<const int64_t> dims);
 
   void split(const SplitLimits& limits);
-  // part_of[i]: the part of tensor i, never decreasing; n_parts >= 1. With always_numbered a single part
-  // is named "-00001-of-00001" too.
-  enum class Names { plain_if_one, always_numbered };
-  void split_as(std::vector<uint32_t> part_of, uint32_t n_parts, Names names = Names::plain_if_one);
+  // part_of[i]: the part of tensor i, never decreasing; n_parts >= 1.
+  void split_as(std::vector<uint32_t> part_of, uint32_t n_parts, PartNames names);
 
   // Returns the files that finish() will leave. Call it after split().
   std::vector<std::string> paths() const;

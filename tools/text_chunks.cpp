@@ -28,9 +28,13 @@ int64_t chunk_size(const ContextOptions& context, const Model& model) {
 TextChunks read_chunks(const ChunkOptions& o, int64_t n_ctx, const Vocab& vocab) {
   TextOptions text;
   text.file = o.file;
+  const std::string content = read_prompt(text);
+  if (content.find('\0') != std::string::npos) {
+    throw_error(ErrorCode::usage, "{}: not a text in UTF-8: it has bytes that are 0", printable(o.file, 4096));
+  }
   TextChunks chunks;
   // Add BOS if the model uses it, but never the EOS that some models put at the end.
-  chunks.tokens = vocab.tokenize(read_prompt(text), {.add_special = false, .parse_special = o.parse_special});
+  chunks.tokens = vocab.tokenize(content, {.add_special = false, .parse_special = o.parse_special});
   if (vocab.add_bos()) chunks.tokens.insert(chunks.tokens.begin(), vocab.special().bos);
   const auto n = static_cast<int64_t>(chunks.tokens.size());
   if (n < o.n_least * n_ctx) {

@@ -28,6 +28,7 @@ constexpr std::string_view kNames[] = {
     "n_sequences",
     "n_deferred",
     "context_shift",
+    "devices",
     "n_gpu_layers",
     "kv_on_host",
     "kv_prefetched",

@@ -34,6 +34,7 @@ enum class Setting : uint8_t {
   n_deferred,
   context_shift,
   // Placement.
+  devices,
   n_gpu_layers,
   kv_on_host,
   kv_prefetched,

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/numa.h"
+#include "base/setting.h"
 #include "cpu/cpu_device.h"
 #include "cpu/host_memory.h"
 #include "plan/disk_rate.h"
@@ -60,7 +61,8 @@ FoundDevices chosen_gpus(const Registry& registry, const DeviceOptions& options)
                                   [&](const auto& d) { return d && d->info().name == name; });
     if (gpu == found.devices.end()) {
       const std::string why = found.why_none.empty() ? "" : " (" + found.why_none + ")";
-      throw_error(ErrorCode::usage, "there is no GPU named {}{}", printable(name), why);
+      throw_error(ErrorCode::usage, "{}: there is no GPU named {}{}", setting_text(Setting::devices), printable(name),
+                  why);
     }
     chosen.devices.push_back(std::move(*gpu));
   }

@@ -7,9 +7,11 @@
 
 #include "base/error.h"
 #include "support/gguf_bytes.h"
+#include "support/tiny_model.h"
 #include "support/trained_model.h"
 #include "tools/options/options.h"
 #include "tools/setup.h"
+#include "tools/text_chunks.h"
 
 namespace tandem::tools {
 namespace {
@@ -119,6 +121,17 @@ TEST_F(PerplexityOfAModel, ScoresTheSmallestChunk) {
   PerplexityEstimate estimate;
   score_chunk(session, std::span(ids_).first(3), std::nullopt, adding(estimate), [] { return false; });
   EXPECT_EQ(estimate.count(), 1);
+}
+
+TEST_F(PerplexityOfAModel, IsOfTextsOnly) {
+  const std::string path = directory_.path("model.gguf");
+  test::tiny_llama().write(path);
+  try {
+    read_chunks({.file = path}, 8, model_->vocab());
+    ADD_FAILURE() << "a model was read as a text";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.what(), path + ": not a text in UTF-8: it has bytes that are 0");
+  }
 }
 
 TEST_F(PerplexityOfAModel, StopsWhenAsked) {

@@ -126,7 +126,7 @@ TEST_F(ThirdBackend, IsChosenFrom) {
   options.devices.gpus = {"SIM1"};
   EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU", "SIM1"));
   options.devices.gpus = {"SIM2"};
-  EXPECT_THAT(error_of(registry_, options), HasSubstr("SIM2"));
+  EXPECT_THAT(error_of(registry_, options), HasSubstr("devices: there is no GPU named SIM2"));
   options.devices.gpus.clear();
   options.devices.no_gpus = true;
   EXPECT_THAT(names_of(tools::devices_of(registry_, options)), ElementsAre("CPU"));

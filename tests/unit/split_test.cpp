@@ -115,6 +115,10 @@ TEST_F(Split, RunsAsCommands) {
   EXPECT_EQ(run("merge a-00002-of-00004.gguf b.gguf").exit_code, 3);
   EXPECT_EQ(run("split in.gguf a --split-max-tensors 10 --split-max-size 1M").exit_code, 2);
   std::filesystem::remove(directory.path("a-00003-of-00004.gguf"));
+  EXPECT_EQ(run("split in.gguf one").exit_code, 0) << "it has fewer tensors than a part may have";
+  EXPECT_TRUE(std::filesystem::exists(directory.path("one-00001-of-00001.gguf")));
+  EXPECT_EQ(run("merge one-00001-of-00001.gguf one.gguf").exit_code, 0);
+  EXPECT_TRUE(file_bytes(directory.path("one.gguf")) == file_bytes(in));
   const test::Outcome missing = run("merge a-00001-of-00004.gguf c.gguf");
   EXPECT_EQ(missing.exit_code, 3);
   EXPECT_THAT(missing.out, HasSubstr("a-00003-of-00004.gguf"));

@@ -73,6 +73,7 @@ class Run {
       if (vocab.add_bos()) tokens[0] = vocab.special().bos;
       session_.truncate(0);
       const int64_t done = (i - o_.first_chunk) * chunks_.n_ctx;
+      progress.update(done, format("chunk {} of {}", i + 1, chunks_.n_chunks));
       session_.evaluate(tokens, [&](int64_t first, int64_t n, std::span<const float>) {
         if (interrupted()) throw Error(ErrorCode::interrupted, interruption());
         progress.update(done + first + n, format("chunk {} of {}", i + 1, chunks_.n_chunks));

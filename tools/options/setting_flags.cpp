@@ -22,6 +22,7 @@ std::string_view setting_flag(Setting setting) {
     case Setting::n_sequences: return "-np";
     case Setting::n_deferred: return "--defer-experts";
     case Setting::context_shift: return "--context-shift";
+    case Setting::devices: return "--device";
     case Setting::n_gpu_layers: return "-ngl";
     case Setting::kv_on_host: return "-nkvo";
     case Setting::kv_prefetched: return "--kv-offload prefetch";

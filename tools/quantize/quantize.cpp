@@ -125,8 +125,7 @@ void declare_tensors(const GgufFile& file, const QuantizeJob& job, const Quantiz
     part_of.push_back(static_cast<uint32_t>(tensor.source->part));
   }
   if (!options.keep_split) return;
-  writer.split_as(std::move(part_of), static_cast<uint32_t>(file.n_parts()),
-                  SplitWriter::Names::always_numbered);
+  writer.split_as(std::move(part_of), static_cast<uint32_t>(file.n_parts()), PartNames::always_numbered);
 }
 
 }  // namespace

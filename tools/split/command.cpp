@@ -35,6 +35,7 @@ std::string size_text(uint64_t n_bytes) {
 SplitLimits split_limits(const CopyOptions& o) {
   SplitLimits limits;
   limits.first_without_tensors = o.first_without_tensors;
+  limits.names = PartNames::always_numbered;
   if (!o.max_size.empty()) {
     if (o.max_tensors > 0) {
       throw_error(ErrorCode::usage, "--split-max-tensors and --split-max-size: needed one of them");
