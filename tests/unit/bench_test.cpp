@@ -154,13 +154,13 @@ TEST(BenchStatistics, PercentOfBandwidthIsBytesTimesSpeed) {
 // ---- Reports ----
 
 // The text of a report of these results.
-std::string reported(ReportFormat format, const std::vector<BenchResult>& results) {
+std::string reported(ReportFormat format, const std::vector<BenchResult>& results, size_t columns = SIZE_MAX) {
   FILE* file = std::tmpfile();
   std::vector<BenchCase> cases;
   for (const BenchResult& r : results) cases.push_back(r.test);
   {
     Output out(fileno(file));
-    const auto report = make_report(format, out, kMachine, cases);
+    const auto report = make_report(format, out, kMachine, cases, columns);
     report->begin();
     for (const BenchResult& r : results) report->row(r);
     report->end();
@@ -206,6 +206,28 @@ TEST(BenchReport, TableShowsParametersThatAreNotDefault) {
   const auto first = cells_of(lines[2]), second = cells_of(lines[3]);
   EXPECT_THAT(std::vector(first.begin() + 5, first.begin() + 9), ElementsAre("best", "512", "f16", "1"));
   EXPECT_THAT(std::vector(second.begin() + 5, second.begin() + 9), ElementsAre("avx2", "64", "q8_0", "0"));
+}
+
+TEST(BenchReport, TableThatIsTooWideNamesTheModelAboveIt) {
+  BenchResult decode = some_result(), other = some_result();
+  decode.test.n_prompt = 0;
+  decode.test.n_gen = 64;
+  other.model_type = "another";
+  EXPECT_EQ(lines_of(reported(ReportFormat::markdown, {decode}, 200))[0].find("model"), 2u) << "there is room";
+
+  const auto lines = lines_of(reported(ReportFormat::markdown, {some_result(), decode, other}, 80));
+  ASSERT_GE(lines.size(), 11u);
+  EXPECT_EQ(lines[0], "llama 1.1B Q4_0: 636.00 MiB, 1.10 B parameters, CPU, 2 threads");
+  EXPECT_EQ(lines[1], "");
+  EXPECT_THAT(cells_of(lines[2]), ElementsAre("test", "t/s", "read/token", "bandwidth"));
+  EXPECT_THAT(cells_of(lines[4]), ElementsAre("pp512", "384.00 ± 181.02", "976.56 KiB", "3.8 %"));
+  EXPECT_EQ(cells_of(lines[5])[0], "tg64");
+  EXPECT_THAT(lines[7], testing::StartsWith("another: "));
+  EXPECT_THAT(cells_of(lines[9]), ElementsAre("test", "t/s", "read/token", "bandwidth"));
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 81u) << "a plus-minus sign is two bytes";
+
+  decode.test.n_threads = 1;
+  EXPECT_EQ(cells_of(lines_of(reported(ReportFormat::markdown, {some_result(), decode}, 80))[2])[0], "threads");
 }
 
 TEST(BenchReport, SaysOnceWhatHasNoKernels) {

@@ -202,8 +202,8 @@ class Reports {
  public:
   Reports(const BenchOptions& o, const BenchMachine& machine, std::span<const BenchCase> cases)
       : out_(1), err_(2) {
-    reports_[0] = make_report(o.output, out_, machine, cases);
-    reports_[1] = make_report(o.output_err, err_, machine, cases);
+    reports_[0] = make_report(o.output, out_, machine, cases, columns_of(STDOUT_FILENO));
+    reports_[1] = make_report(o.output_err, err_, machine, cases, columns_of(STDERR_FILENO));
   }
   template <class Fn>
   void each(Fn&& fn) {
@@ -213,6 +213,10 @@ class Reports {
   }
 
  private:
+  static size_t columns_of(int descriptor) {
+    return isatty(descriptor) == 1 ? terminal_columns(descriptor) : SIZE_MAX;
+  }
+
   Output out_, err_;
   std::unique_ptr<BenchReport> reports_[2];
 };

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "tools/bench/report_svg.h"
 #include "tools/build_info.h"
+#include "tools/statistics.h"
 
 namespace tandem::tools {
 namespace {
@@ -57,14 +58,19 @@ std::string padded(const std::string& text, const Column& column) {
 
 class MarkdownReport final : public BenchReport {
  public:
-  MarkdownReport(Output& out, const BenchMachine& machine, std::span<const BenchCase> cases)
+  MarkdownReport(Output& out, const BenchMachine& machine, std::span<const BenchCase> cases, size_t columns)
       : out_(out), machine_(machine) {
     add("model", 30, Column::left, [](const BenchResult& r) { return r.model_type; });
     add("size", 10, Column::right,
         [](const BenchResult& r) { return bytes_text(static_cast<double>(r.model_bytes)); });
     add("params", 10, Column::right, [](const BenchResult& r) { return count_text(r.n_params); });
     add("backend", 10, Column::left, [](const BenchResult& r) { return r.backend; });
+    size_t n_of_model = columns_.size();
     add_number("threads", &BenchCase::n_threads);
+    one_thread_count_ = std::all_of(cases.begin(), cases.end(), [&](const BenchCase& c) {
+      return c.n_threads == cases.front().n_threads;
+    });
+    if (one_thread_count_) ++n_of_model;
     add_parameters(cases);
     add("test", 15, Column::right, [](const BenchResult& r) { return test_name(r.test); });
     add("t/s", 20, Column::right, [](const BenchResult& r) {
@@ -76,19 +82,16 @@ class MarkdownReport final : public BenchReport {
       const double percent = r.bandwidth_percent(machine_);
       return percent > 0 ? format("{:.1f} %", percent) : std::string("-");
     });
+    names_model_above_ = width() > columns;
+    if (names_model_above_) columns_.erase(columns_.begin(), columns_.begin() + static_cast<ptrdiff_t>(n_of_model));
   }
 
   void begin() override {
-    line([](const Column& c) { return padded(c.name, c); });
-    line([](const Column& c) {
-      std::string rule(static_cast<size_t>(c.width), '-');
-      if (c.side == Column::right) rule.back() = ':';
-      return rule;
-    });
-    out_.flush();
+    if (!names_model_above_) write_head();
   }
 
   void row(const BenchResult& result) override {
+    if (names_model_above_) name_model(result);
     line([&result](const Column& c) { return padded(c.text(result), c); });
     out_.flush();
     if (!result.generic_kernels.empty()) notes_.insert(result.generic_kernels);
@@ -102,6 +105,33 @@ class MarkdownReport final : public BenchReport {
   }
 
  private:
+  void write_head() {
+    line([](const Column& c) { return padded(c.name, c); });
+    line([](const Column& c) {
+      std::string rule(static_cast<size_t>(c.width), '-');
+      if (c.side == Column::right) rule.back() = ':';
+      return rule;
+    });
+    out_.flush();
+  }
+
+  // Begins a table of its own for every model.
+  void name_model(const BenchResult& r) {
+    std::string text = format("{}: {}, {} parameters, {}", r.model_type, bytes_text(static_cast<double>(r.model_bytes)),
+                              count_text(r.n_params), r.backend);
+    if (one_thread_count_) text += ", " + counted(r.test.n_threads, "thread");
+    if (text == model_above_) return;
+    out_.write((model_above_.empty() ? "" : "\n") + text + "\n\n");
+    model_above_ = text;
+    write_head();
+  }
+
+  size_t width() const {
+    size_t n = 1;
+    for (const Column& column : columns_) n += static_cast<size_t>(column.width) + 3;
+    return n;
+  }
+
   template <class Side>
   void add(const char* name, int width, Side side, std::function<std::string(const BenchResult&)> text) {
     columns_.push_back(
@@ -154,6 +184,9 @@ class MarkdownReport final : public BenchReport {
   Output& out_;
   const BenchMachine& machine_;
   std::vector<Column> columns_;
+  bool one_thread_count_ = false;   // of all cases
+  bool names_model_above_ = false;  // above a table instead of in its rows
+  std::string model_above_;         // of the last table
   std::set<std::string> notes_;  // what the rows' models have no kernels for
 };
 
@@ -324,10 +357,10 @@ double standard_deviation(std::span<const double> samples) {
 }
 
 std::unique_ptr<BenchReport> make_report(ReportFormat format, Output& out, const BenchMachine& machine,
-                                         std::span<const BenchCase> cases) {
+                                         std::span<const BenchCase> cases, size_t columns) {
   switch (format) {
     case ReportFormat::none: return nullptr;
-    case ReportFormat::markdown: return std::make_unique<MarkdownReport>(out, machine, cases);
+    case ReportFormat::markdown: return std::make_unique<MarkdownReport>(out, machine, cases, columns);
     case ReportFormat::csv: return std::make_unique<CsvReport>(out, machine);
     case ReportFormat::json: return std::make_unique<JsonReport>(out, machine);
     case ReportFormat::jsonl: return std::make_unique<JsonLinesReport>(out, machine);

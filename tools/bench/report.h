@@ -68,8 +68,9 @@ class BenchReport {
 };
 
 // `cases`: all cases to measure; they determine the columns of the table. `out` and `machine` must outlive
-// the report. Returns nullptr for ReportFormat::none.
+// the report. A table that is wider than `columns` says in a line above it what is true of a model's rows.
+// Returns nullptr for ReportFormat::none.
 std::unique_ptr<BenchReport> make_report(ReportFormat format, Output& out, const BenchMachine& machine,
-                                         std::span<const BenchCase> cases);
+                                         std::span<const BenchCase> cases, size_t columns = SIZE_MAX);
 
 }  // namespace tandem::tools
