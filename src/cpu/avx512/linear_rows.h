@@ -337,7 +337,7 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
 
 template <class F, int T>
 void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowTokens& x) {
-  const int64_t rows_of_stream = rows_of_streams(row1 - row0, row_bytes_of<F>(call.k));
+  const int64_t rows_of_stream = reads_in_streams() ? rows_of_streams(row1 - row0, row_bytes_of<F>(call.k)) : 0;
   dot_streams<F, T, kStreams>(call, row0, rows_of_stream, kAheadOfStream, x);
   const int64_t rest = row0 + kStreams * rows_of_stream;
   dot_streams<F, T, 1>(call, rest, row1 - rest, ahead_into_l2(), x);
