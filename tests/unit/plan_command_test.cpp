@@ -42,7 +42,8 @@ TEST_F(PlanCommand, DevicesThatAreNotThereAreRefusedBeforeSpeedsAreMeasured) {
   const test::Outcome o = plan("-ot blk.0=CUDA9");
   EXPECT_EQ(o.exit_code, 2);
   EXPECT_THAT(o.out, HasSubstr("-ot: there is no device CUDA9; there is: CPU"));
-  EXPECT_TRUE(std::filesystem::is_empty(directory_.path("cache/tandem/rates")));
+  const std::string speeds = directory_.path("cache/tandem/rates");  // made where the program is confined
+  EXPECT_TRUE(!std::filesystem::exists(speeds) || std::filesystem::is_empty(speeds));
 }
 
 TEST_F(PlanCommand, PrintsTableLineAndPlans) {
