@@ -109,17 +109,12 @@ TANDEM_INLINE void put_in_halves(int8_t* q, int64_t columns) {
 
 // The bytes of a span to Order::evens.
 TANDEM_INLINE void put_in_evens(int8_t* q) {
-  __m512i in[4], mixed[4];
-  unroll<4>([&](auto i) __attribute__((always_inline)) { in[i.value] = _mm512_load_si512(q + 64 * i.value); });
-  unroll<2>([&](auto half) __attribute__((always_inline)) {  // first halves and second ones, of even blocks, then of odd ones
-    constexpr int h = decltype(half)::value;
-    mixed[h] = _mm512_shuffle_i32x4(in[2 * h], in[2 * h + 1], 0x88);
-    mixed[2 + h] = _mm512_shuffle_i32x4(in[2 * h], in[2 * h + 1], 0xdd);
-  });
-  unroll<2>([&](auto half) __attribute__((always_inline)) {
-    constexpr int h = decltype(half)::value;
-    _mm512_store_si512(q + 64 * h, _mm512_shuffle_i32x4(mixed[2 * h], mixed[2 * h + 1], 0x88));
-    _mm512_store_si512(q + 128 + 64 * h, _mm512_shuffle_i32x4(mixed[2 * h], mixed[2 * h + 1], 0xdd));
+  put_in_halves(q, kSpan);
+  unroll<2>([&](auto half) __attribute__((always_inline)) {  // those of blocks 0 to 3, and of 4 to 7
+    int8_t *even = q + 64 * half.value, *odd = even + 128;
+    const __m512i a = _mm512_load_si512(even), b = _mm512_load_si512(odd);
+    _mm512_store_si512(even, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_store_si512(odd, _mm512_shuffle_i32x4(a, b, 0xdd));
   });
 }
 
