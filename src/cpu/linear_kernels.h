@@ -68,7 +68,7 @@ struct LinearKernels {
 // Whether the kernels of AVX-512 take few tokens as is best where vectors of 64 bytes take two cycles: on a Zen 4.
 bool narrow_avx512();
 // Whether weights for a few tokens, and caches for a few queries, are read from several places at a time: on Intel. A Zen 5 reads one
-// stream of weights faster.
+// stream of quantized weights faster, and of one token any (linear_float.cpp says when floats are read so elsewhere).
 bool reads_in_streams();
 // Let a test see both ways on one machine. All of a product must be done in one, and all of an
 // attention from its compiling on.

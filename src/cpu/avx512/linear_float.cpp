@@ -3,8 +3,8 @@
 // Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
 // bandwidth, or of many tokens one FMA for 16 columns and token (conversions are shared by four tokens). Of four rows at a time,
 // so that activations are loaded once for four, but for one token whose activations stay in L1: one row after the other is a single
-// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). On Intel, and of one token
-// on a Zen 4, the four rows are of four streams (linear_simd.h). More:
+// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). The four rows are of four
+// streams (linear_simd.h) on Intel, of one token on a Zen 4 and of several elsewhere. More:
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
@@ -39,6 +39,10 @@ constexpr int64_t kSingleColumns = 8192;  // at most, for rows one after the oth
 // and what is fetched from memory into the L2 by instructions waits for the same few lines. A core whose plain loads read 34 GB/s
 // reads F16 so at 31, 25, 23 and 25 GB/s with rows of 2048, 4096, 5632 and 8192; row by row, fetched 8 KB ahead, at 23, 23, 19 and 15.
 constexpr size_t kNarrowStreamAheadBytes = 256;
+// Likewise on a Zen 5, of more than one token. Two cores whose plain loads read 53 GB/s, a step of tinyllama in F16, four adjacent rows
+// and streams: two tokens 52.7 and 47.6 ms, four 55.2 and 50.5, eight 74 and 62; 1 KB the same, but with one core 7% slower; into the L2
+// as on Intel 51.0, 52.3 and 66. One token is faster row by row (33 and 22 tokens/s where memory is fast).
+constexpr size_t kStreamAheadBytes = 1536;
 constexpr int kPairStrips = 2;            // strips of one tile kernel
 constexpr int64_t kSpan = 64;             // columns interleaved at a time
 
@@ -90,8 +94,9 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) 
       });
     });
   };
-  const bool into_l2 = __builtin_cpu_is("intel") || fetches_into_l2();
-  const bool narrow = narrow_avx512();
+  const bool intel = __builtin_cpu_is("intel");
+  const bool into_l2 = intel || fetches_into_l2();
+  const size_t l1_ahead_of_stream = narrow_avx512() ? kNarrowStreamAheadBytes : intel ? 0 : kStreamAheadBytes;  // 0: into the L2
   const size_t l2_ahead = ahead_into_l2();
   // Prefetches what one row or stream needs some KB further; of several the rows behind them, in the order of memory, and of more than one
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
@@ -116,8 +121,8 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) 
     } else if (token0 == call.token0) {
       unroll<R * kStepBytes / 64>([&](auto i) __attribute__((always_inline)) {
         const auto* line = reinterpret_cast<const char*>(w + i.value % R * row_stride + at + 64 * (i.value / R));
-        if (narrow) {
-          _mm_prefetch(line + kNarrowStreamAheadBytes, _MM_HINT_T0);
+        if (l1_ahead_of_stream != 0) {
+          _mm_prefetch(line + l1_ahead_of_stream, _MM_HINT_T0);
         } else {
           _mm_prefetch(line + kAheadOfStream, _MM_HINT_T1);
         }
@@ -161,7 +166,7 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   };
   int64_t r = row0;
   static_assert(kStreams == kDotRows);
-  const bool in_streams = reads_in_streams() || (call.n == 1 && narrow_avx512());
+  const bool in_streams = reads_in_streams() || (call.n == 1) == narrow_avx512();
   const int64_t of_stream =
       in_streams ? rows_of_streams(row1 - row0, static_cast<size_t>(call.k) * sizeof_element<dtype>) : 0;
   for (; r < row0 + of_stream; ++r) rows(dot_by_tokens<dtype, kDotRows>, r, of_stream);
