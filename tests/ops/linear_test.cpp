@@ -124,14 +124,14 @@ TEST_P(Linear, AgreesWithTheReferenceAsOtherCpusDoIt) {
   }
 }
 
-// Rows enough for several streams of weights, and one to three more.
+// Rows enough for several streams of weights, six at most, and one to five more.
 TEST_P(Linear, AgreesWithTheReferenceInStreamsOfRows) {
   if (isa() < Isa::avx512 || !set()) GTEST_SKIP() << "never in streams";
   const auto both_ways = [&] {
     for (const int64_t n : {1, 2, 3, 4, 5, 6, 9, 12}) {
       const int64_t k = block() == 1 ? 1027 : (1056 + block() - 1) / block() * block();
       const auto row = static_cast<int64_t>(row_bytes(dtype(), k));
-      const int64_t m = 4 * ((16384 + row - 1) / row) + 1 + static_cast<int64_t>(rng() % 3);
+      const int64_t m = 6 * ((16384 + row - 1) / row) + 1 + static_cast<int64_t>(rng() % 5);
       SCOPED_TRACE(testing::Message() << "n " << n << " m " << m << " k " << k);
       const Problem p(dtype(), n, m, k, rng);
       expect_reference(p, Extra::both);

@@ -3,8 +3,8 @@
 // Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
 // bandwidth, or of many tokens one FMA for 16 columns and token (conversions are shared by four tokens). Of four rows at a time,
 // so that activations are loaded once for four, but for one token whose activations stay in L1: one row after the other is a single
-// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). The four rows are of four
-// streams (linear_simd.h) on Intel, of one token on a Zen 4 and of several elsewhere. More:
+// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). The rows are of as many
+// streams (linear_simd.h) on Intel, of one token on a Zen 4 and of several elsewhere, where more tokens take six rows. More:
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
@@ -22,14 +22,19 @@ namespace TANDEM_ISA {
 namespace {
 
 // Where vectors of 64 bytes take two cycles, dot products, which convert beside the multipliers, reach their peak: with 32 tokens a
-// core of a Zen 4 made 115 Gop/s of the 114 to 117 that registers alone did, and 93 to 96 with panels.
-constexpr int64_t kDotTokens = 12, kNarrowDotTokens = 48;
+// core of a Zen 4 made 115 Gop/s of the 114 to 117 that registers alone did, and 93 to 96 with panels. On a core of a Zen 5, whose peak
+// is 268, dot products and panels of F16 make with 16 tokens 180 and 135 Gop/s, with 32 200 and 178, with 48 208 and 200; two cores with
+// 48 were 2% slower.
+constexpr int64_t kNarrowDotTokens = 48, kWideDotTokens = 40, kStreamDotTokens = 12;
 static_assert(kNarrowDotTokens < kDividedTokens);
 TANDEM_INLINE int64_t dot_tokens() {
-  return narrow_avx512() ? kNarrowDotTokens : kDotTokens;
+  return narrow_avx512() ? kNarrowDotTokens : reads_in_streams() ? kStreamDotTokens : kWideDotTokens;
 }
 constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
+// Of more than two groups of tokens on a Zen 5: their activations come from the L2 for every few rows. F16 of 12 and 24 tokens is 15 and
+// 20% faster than with four, of 5 to 7 4% slower; Zen 4 and Intel have not been measured.
+constexpr int64_t kManyDotRows = 6;
 // Of a single row where it is fetched into L1: the 48 KB of a Zen 5. Others fetch into L2 (linear_simd.h); into the 32 KB of a
 // Zen 4 it took 16% longer with two threads and 60% with one.
 constexpr size_t kSingleAheadBytes = 12 << 10;
@@ -94,9 +99,9 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) 
       });
     });
   };
-  const bool intel = __builtin_cpu_is("intel");
-  const bool into_l2 = intel || fetches_into_l2();
-  const size_t l1_ahead_of_stream = narrow_avx512() ? kNarrowStreamAheadBytes : intel ? 0 : kStreamAheadBytes;  // 0: into the L2
+  const bool into_l2 = __builtin_cpu_is("intel") || fetches_into_l2();
+  // 0: into the L2.
+  const size_t l1_ahead_of_stream = narrow_avx512() ? kNarrowStreamAheadBytes : reads_in_streams() ? 0 : kStreamAheadBytes;
   const size_t l2_ahead = ahead_into_l2();
   // Prefetches what one row or stream needs some KB further; of several the rows behind them, in the order of memory, and of more than one
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
@@ -167,10 +172,12 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   int64_t r = row0;
   static_assert(kStreams == kDotRows);
   const bool in_streams = reads_in_streams() || (call.n == 1) == narrow_avx512();
+  const bool many = !reads_in_streams() && !narrow_avx512() && call.n > 2 * kDotGroup;
+  const int64_t n_streams = many ? kManyDotRows : kStreams;
   const int64_t of_stream =
-      in_streams ? rows_of_streams(row1 - row0, static_cast<size_t>(call.k) * sizeof_element<dtype>) : 0;
-  for (; r < row0 + of_stream; ++r) rows(dot_by_tokens<dtype, kDotRows>, r, of_stream);
-  r = row0 + kStreams * of_stream;
+      in_streams ? rows_of_streams(row1 - row0, static_cast<size_t>(call.k) * sizeof_element<dtype>, n_streams) : 0;
+  for (; r < row0 + of_stream; ++r) rows(many ? dot_by_tokens<dtype, kManyDotRows> : dot_by_tokens<dtype, kDotRows>, r, of_stream);
+  r = row0 + n_streams * of_stream;
   const bool one_by_one = call.n == 1 && call.k <= kSingleColumns;
   for (; !one_by_one && r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
   for (; r < row1; ++r) rows(dot_by_tokens<dtype, 1>, r);
