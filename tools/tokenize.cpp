@@ -1,4 +1,6 @@
 // tandem tokenize: shows the tokens of a text. Also works on files that have only a vocabulary.
+#include <unistd.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,8 +49,11 @@ void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& o
   }
 }
 
-void tokenize(const TokenizeCommand& options) {
-  if (options.from_stdin + options.prompt.has_value() + options.file.has_value() != 1) {
+void tokenize(TokenizeCommand options) {
+  const int n_texts = options.from_stdin + options.prompt.has_value() + options.file.has_value();
+  if (n_texts == 0 && isatty(STDIN_FILENO) == 0) {
+    options.from_stdin = true;
+  } else if (n_texts != 1) {
     throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
   }
   const ModelHeader model = model_header(options.model, options.hub);
@@ -82,7 +87,8 @@ void add_tokenize(CLI::App& app) {
        "tokenize this file as it is, including the last newline; at most 1 GiB, from a pipe or a device 64 "
        "MiB")
       .group("Text (one of these)");
-  flag(command, "--stdin", options->from_stdin, "tokenize standard input").group("Text (one of these)");
+  flag(command, "--stdin", options->from_stdin, "tokenize standard input (default: if it is not a terminal)")
+      .group("Text (one of these)");
 
   flag(command, "--no-bos", options->no_bos, "add no BOS or EOS token, even if the model uses one")
       .group("Tokens");

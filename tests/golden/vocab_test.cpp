@@ -89,6 +89,9 @@ TEST(TokenizeCommand, PrintsIdsAndPieces) {
               testing::MatchesRegex("     0 -> '<.endoftext.>'\n   603 -> 'Once'\n +[0-9]+ -> '\xff'\n"
                                     "Total number of tokens: 3\n"));
   EXPECT_EQ(output_of("", " -p '' --ids --no-bos"), "[]\n");
+  // A pipe needs no --stdin.
+  EXPECT_EQ(output_of("printf Once |", " --ids"), "[0, 603]\n");
+  EXPECT_EQ(output_of("printf Once |", " -p Once --ids --no-bos"), "[603]\n");
 }
 
 }  // namespace
