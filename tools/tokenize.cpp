@@ -34,7 +34,11 @@ struct TokenizeCommand {
 
 std::string text_of(const TokenizeCommand& options) {
   if (options.prompt) return *options.prompt;
-  return read_text(options.from_stdin ? "-" : *options.file);
+  return read_text(options.file.value_or("-"));
+}
+
+[[noreturn]] void refuse_texts() {
+  throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
 }
 
 void print_ids(const std::vector<int32_t>& ids, Output& out) {
@@ -49,20 +53,19 @@ void print_tokens(const Vocab& vocab, const std::vector<int32_t>& ids, Output& o
   }
 }
 
-void tokenize(TokenizeCommand options) {
+void tokenize(const TokenizeCommand& options) {
   const int n_texts = options.from_stdin + options.prompt.has_value() + options.file.has_value();
-  if (n_texts == 0 && isatty(STDIN_FILENO) == 0) {
-    options.from_stdin = true;
-  } else if (n_texts != 1) {
-    throw_error(ErrorCode::usage, "needed exactly one text: -p TEXT, -f FILE or --stdin");
-  }
+  const bool perhaps_from_pipe = n_texts == 0 && isatty(STDIN_FILENO) == 0;
+  if (n_texts != 1 && !perhaps_from_pipe) refuse_texts();
   const ModelHeader model = model_header(options.model, options.hub);
   Confinement confinement(options.sandbox);
   confinement.reads_header(model).reads(options.file.value_or("")).begin();
   const GgufFile file(model.path, {.metadata_only = true});
   const std::shared_ptr<const Vocab> vocab = load_vocab(file);
+  const std::string text = text_of(options);
+  if (perhaps_from_pipe && text.empty()) refuse_texts();  // most likely forgotten, in a script
   const auto ids = vocab->tokenize(
-      text_of(options), {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
+      text, {.add_special = !options.no_bos, .parse_special = !options.no_parse_special});
   Output out;
   if (options.ids_only)
     print_ids(ids, out);

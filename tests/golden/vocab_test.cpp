@@ -89,9 +89,11 @@ TEST(TokenizeCommand, PrintsIdsAndPieces) {
               testing::MatchesRegex("     0 -> '<.endoftext.>'\n   603 -> 'Once'\n +[0-9]+ -> '\xff'\n"
                                     "Total number of tokens: 3\n"));
   EXPECT_EQ(output_of("", " -p '' --ids --no-bos"), "[]\n");
-  // A pipe needs no --stdin.
+  // A pipe needs no --stdin, unless it may be empty.
   EXPECT_EQ(output_of("printf Once |", " --ids"), "[0, 603]\n");
-  EXPECT_EQ(output_of("printf Once |", " -p Once --ids --no-bos"), "[603]\n");
+  EXPECT_EQ(output_of("printf '' |", " --stdin --ids --no-bos"), "[]\n");
+  EXPECT_THAT(output_of("printf '' |", " 2>&1"), testing::HasSubstr("needed exactly one text"));
+  EXPECT_EQ(output_of("printf upon |", " -p Once --ids --no-bos"), "[603]\n");
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ TEST_P(Linear, AgreesWithTheReferenceAsOtherCpusDoIt) {
 TEST_P(Linear, AgreesWithTheReferenceInStreamsOfRows) {
   if (isa() < Isa::avx512 || !set()) GTEST_SKIP() << "never in streams";
   const auto both_ways = [&] {
-    for (const int64_t n : {1, 2, 3, 4, 5, 6, 9, 12}) {
+    for (const int64_t n : {1, 2, 3, 4, 5, 6, 9, 12, 27, 40}) {
       const int64_t k = block() == 1 ? 1027 : (1056 + block() - 1) / block() * block();
       const auto row = static_cast<int64_t>(row_bytes(dtype(), k));
       const int64_t m = 6 * ((16384 + row - 1) / row) + 1 + static_cast<int64_t>(rng() % 5);
@@ -137,6 +137,7 @@ TEST_P(Linear, AgreesWithTheReferenceInStreamsOfRows) {
       expect_reference(p, Extra::both);
       const std::vector<float> whole = multiply(kernels(), p), parts = multiply(kernels(), p, Extra::none, 16);
       EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * 4), 0);
+      if (n > 12) continue;  // another method, which adds in another order
       set_reads_in_streams(!reads_in_streams());
       const std::vector<float> otherwise = multiply(kernels(), p);
       set_reads_in_streams(!reads_in_streams());

@@ -1,10 +1,10 @@
 // Products with F32, F16 and BF16 weights.
 //
-// Up to dot_tokens() tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
+// Up to DotWay::most_tokens tokens: dot products with F32 activations, in order through the weights; floor: weight bytes / memory
 // bandwidth, or of many tokens one FMA for 16 columns and token (conversions are shared by four tokens). Of four rows at a time,
 // so that activations are loaded once for four, but for one token whose activations stay in L1: one row after the other is a single
-// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). The rows are of as many
-// streams (linear_simd.h) on Intel, of one token on a Zen 4 and of several elsewhere, where more tokens take six rows. More:
+// stream, which the caches' own prefetching follows (F16 on two cores of a Zen 5: 40 GB/s, side by side 37). The rows can
+// be of a stream each (linear_simd.h), and six of many tokens, as DotWay says. More:
 // panels as for the quantized types, F32 [k][16 rows], 2 strips x 12 tokens (8 without VNNI) of FMAs: 64 flop a cycle and
 // port. BF16 is no exception: vdpbf16ps takes two columns at a time but, measured on Sapphire Rapids, runs
 // once in two cycles where two FMAs run in each, so it would be slower and round the activations.
@@ -21,33 +21,46 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Where vectors of 64 bytes take two cycles, dot products, which convert beside the multipliers, reach their peak: with 32 tokens a
-// core of a Zen 4 made 115 Gop/s of the 114 to 117 that registers alone did, and 93 to 96 with panels. On a core of a Zen 5, whose peak
-// is 268, dot products and panels of F16 make with 16 tokens 180 and 135 Gop/s, with 32 200 and 178, with 48 208 and 200; two cores with
-// 48 were 2% slower.
-constexpr int64_t kNarrowDotTokens = 48, kWideDotTokens = 40, kStreamDotTokens = 12;
-static_assert(kNarrowDotTokens < kDividedTokens);
-TANDEM_INLINE int64_t dot_tokens() {
-  return narrow_avx512() ? kNarrowDotTokens : reads_in_streams() ? kStreamDotTokens : kWideDotTokens;
-}
 constexpr int64_t kDotGroup = 4;  // tokens at a time; a row stays in L1 for all of them
 constexpr int64_t kDotRows = 4;
-// Of more than two groups of tokens on a Zen 5: their activations come from the L2 for every few rows. F16 of 12 and 24 tokens is 15 and
-// 20% faster than with four, of 5 to 7 4% slower; Zen 4 and Intel have not been measured.
 constexpr int64_t kManyDotRows = 6;
 // Of a single row where it is fetched into L1: the 48 KB of a Zen 5. Others fetch into L2 (linear_simd.h); into the 32 KB of a
 // Zen 4 it took 16% longer with two threads and 60% with one.
 constexpr size_t kSingleAheadBytes = 12 << 10;
 constexpr int64_t kSingleColumns = 8192;  // at most, for rows one after the other
-// How far each of four streams is fetched into the L1 where vectors of 64 bytes take two cycles (a Zen 4): as far as the L2 is away, which
-// its own prefetching keeps full. One token there: its activations, four bytes for two of weights, push each other out of an L1 of 32 KB,
-// and what is fetched from memory into the L2 by instructions waits for the same few lines. A core whose plain loads read 34 GB/s
-// reads F16 so at 31, 25, 23 and 25 GB/s with rows of 2048, 4096, 5632 and 8192; row by row, fetched 8 KB ahead, at 23, 23, 19 and 15.
-constexpr size_t kNarrowStreamAheadBytes = 256;
-// Likewise on a Zen 5, of more than one token. Two cores whose plain loads read 53 GB/s, a step of tinyllama in F16, four adjacent rows
-// and streams: two tokens 52.7 and 47.6 ms, four 55.2 and 50.5, eight 74 and 62; 1 KB the same, but with one core 7% slower; into the L2
-// as on Intel 51.0, 52.3 and 66. One token is faster row by row (33 and 22 tokens/s where memory is fast).
-constexpr size_t kStreamAheadBytes = 1536;
+
+// How a kind of CPU makes dot products.
+struct DotWay {
+  int64_t most_tokens;      // more: panels
+  bool one_in_streams;      // whether the rows of one token are of several streams
+  bool several_in_streams;  // likewise of more tokens
+  int64_t many_rows;        // of a stream each, of more than two groups of tokens
+  size_t l1_ahead;          // how far a stream is fetched into the L1; 0: kAheadOfStream, into the L2
+};
+constexpr DotWay kIntelWay{12, true, true, kDotRows, 0};
+// A Zen 4, where vectors of 64 bytes take two cycles.
+// most_tokens: dot products, which convert beside the multipliers, reach their peak: with 32 tokens a core made 115 Gop/s of the 114 to
+// 117 that registers alone did, and 93 to 96 with panels.
+// l1_ahead: as far as the L2 is away, which its own prefetching keeps full. The activations of one token, four bytes for two of weights,
+// push each other out of an L1 of 32 KB, and what is fetched from memory into the L2 by instructions waits for the same few lines. A core
+// whose plain loads read 34 GB/s reads F16 so at 31, 25, 23 and 25 GB/s with rows of 2048, 4096, 5632 and 8192; row by row, fetched 8 KB
+// ahead, at 23, 23, 19 and 15.
+constexpr DotWay kNarrowWay{48, true, false, kDotRows, 256};
+// A Zen 5, and others; F16 of tinyllama or with rows as long.
+// most_tokens: a core whose peak is 268 Gop/s makes with 16 tokens 170 to 190 by dot products and 130 to 137 with panels, with 32 200 and
+// 180, with 48 208 and 200; two cores with 48 were 2% slower.
+// several_in_streams: two cores whose plain loads read 53 GB/s take for a step of two, four and eight tokens 53, 55 and 74 ms by four
+// adjacent rows and 48, 51 and 62 so; fetched 1 KB ahead as long, but with one core 7% longer; into the L2 51, 52 and 66. One token is
+// faster row by row (33 and 22 tokens/s where memory is fast).
+// many_rows: activations come from the L2 for every few rows. On one core 12 and 24 tokens are 5 to 28% faster than by four rows, on two
+// cores 5 to 7 tokens would be 3% slower.
+constexpr DotWay kWideWay{40, false, true, kManyDotRows, 1536};
+static_assert(kNarrowWay.most_tokens < kDividedTokens && kWideWay.most_tokens < kDividedTokens);
+
+TANDEM_INLINE const DotWay& dot_way() {
+  return narrow_avx512() ? kNarrowWay : reads_in_streams() ? kIntelWay : kWideWay;
+}
+
 constexpr int kPairStrips = 2;            // strips of one tile kernel
 constexpr int64_t kSpan = 64;             // columns interleaved at a time
 
@@ -100,8 +113,7 @@ void dot_rows(const LinearCall& call, int64_t r, int64_t apart, int64_t token0) 
     });
   };
   const bool into_l2 = __builtin_cpu_is("intel") || fetches_into_l2();
-  // 0: into the L2.
-  const size_t l1_ahead_of_stream = narrow_avx512() ? kNarrowStreamAheadBytes : reads_in_streams() ? 0 : kStreamAheadBytes;
+  const size_t l1_ahead_of_stream = dot_way().l1_ahead;
   const size_t l2_ahead = ahead_into_l2();
   // Prefetches what one row or stream needs some KB further; of several the rows behind them, in the order of memory, and of more than one
   // group of tokens a part with each. With four lines of as many rows, each some further, a core of a Zen 4 read F16 at 16 GB/s for
@@ -171,12 +183,14 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   };
   int64_t r = row0;
   static_assert(kStreams == kDotRows);
-  const bool in_streams = reads_in_streams() || (call.n == 1) == narrow_avx512();
-  const bool many = !reads_in_streams() && !narrow_avx512() && call.n > 2 * kDotGroup;
+  const DotWay& way = dot_way();
+  const bool in_streams = reads_in_streams() || (call.n == 1 ? way.one_in_streams : way.several_in_streams);
+  const bool many = call.n > 2 * kDotGroup && way.many_rows == kManyDotRows;
   const int64_t n_streams = many ? kManyDotRows : kStreams;
   const int64_t of_stream =
       in_streams ? rows_of_streams(row1 - row0, static_cast<size_t>(call.k) * sizeof_element<dtype>, n_streams) : 0;
-  for (; r < row0 + of_stream; ++r) rows(many ? dot_by_tokens<dtype, kManyDotRows> : dot_by_tokens<dtype, kDotRows>, r, of_stream);
+  const DotRows* of_each = many ? dot_by_tokens<dtype, kManyDotRows> : dot_by_tokens<dtype, kDotRows>;
+  for (; r < row0 + of_stream; ++r) rows(of_each, r, of_stream);
   r = row0 + n_streams * of_stream;
   const bool one_by_one = call.n == 1 && call.k <= kSingleColumns;
   for (; !one_by_one && r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
@@ -295,7 +309,7 @@ void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byt
 
 template <DType dtype>
 void multiply_dtype(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
-  if (call.n <= dot_tokens()) {
+  if (call.n <= dot_way().most_tokens) {
     multiply_dot<dtype>(call, row0, row1);
   } else {
     multiply_tiles<dtype>(call, row0, row1, scratch);
@@ -305,13 +319,13 @@ void multiply_dtype(const LinearCall& call, int64_t row0, int64_t row1, std::byt
 }  // namespace
 
 size_t float_encoded_bytes(int64_t n, int64_t k) {
-  return static_cast<size_t>(n * (n <= dot_tokens() ? k : padded(k))) * sizeof(float);
+  return static_cast<size_t>(n * (n <= dot_way().most_tokens ? k : padded(k))) * sizeof(float);
 }
 
 void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t token0, int64_t token1,
                   std::byte* encoded) {
   float* const to = reinterpret_cast<float*>(encoded);
-  if (n <= dot_tokens()) {
+  if (n <= dot_way().most_tokens) {
     for (int64_t t = token0; t < token1; ++t)
       std::memcpy(to + t * k, x + t * ldx, static_cast<size_t>(k) * 4);
     return;
@@ -333,7 +347,7 @@ void float_encode(const float* x, int64_t ldx, int64_t n, int64_t k, int64_t tok
 }
 
 size_t float_scratch_bytes(int64_t n, int64_t k) {
-  return n <= dot_tokens() ? 0 : static_cast<size_t>(kPairStrips * (kMaxTile + padded(k))) * 64;
+  return n <= dot_way().most_tokens ? 0 : static_cast<size_t>(kPairStrips * (kMaxTile + padded(k))) * 64;
 }
 
 void multiply_float(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch) {
