@@ -1,5 +1,6 @@
 // Products with weights that are floats: F32, F16, BF16. Activations stay F32; any number of columns.
 #include "cpu/avx2/linear_drive.h"
+#include "cpu/simd/fetch.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -33,12 +34,13 @@ TANDEM_INLINE __m256 load_rest(const typename Format::Value* p, int64_t n) {
 //
 // Floor: one FMA for 8 columns, row and token. A core of a Zen 4, whose FMAs make 117 Gop/s: F16 of 8 tokens 104, of 24 108, of
 // 4 97 and from memory 21 GB/s; BF16 some 15% less. Row by row 4 tokens were read at 7 GB/s, as activations of more than 32 KB
-// came from L2 for each. Prefetched are the rows behind these, in the order of memory, a part with each of the n_groups groups
-// of tokens; of a single row and token what is some KB further in it.
+// came from L2 for each. Adjacent rows prefetch those behind them, in the order of memory, a part with each of the n_groups groups
+// of tokens; rows of several streams, `apart` from each other, the next columns of their own, with the first group.
 constexpr int kDotRows = 4, kDotTokens = 3;
+constexpr int64_t kAheadOfStream = 512;  // bytes
 
 template <class Format, int R, int T, int kAcc>
-void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, int64_t n_groups) {
+void dot_tile(const LinearCall& call, int64_t r, int64_t apart, int64_t token0, int64_t group, int64_t n_groups) {
   using Value = typename Format::Value;
   const ActLayout at = act_layout(ActFormat{}, call.k);
   const int64_t k = call.k;
@@ -56,7 +58,7 @@ void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, 
     __m256 columns[T];
     for (int t = 0; t < T; ++t) columns[t] = _mm256_loadu_ps(x[t] + column);
     for (int i = 0; i < R; ++i) {
-      const Value* from = w + i * k + column;
+      const Value* from = w + i * apart * k + column;
       const __m256 v = n == 8 ? Format::load8(from) : load_rest<Format>(from, n);
       for (int t = 0; t < T; ++t) acc[j][i][t] = _mm256_fmadd_ps(v, columns[t], acc[j][i][t]);
     }
@@ -69,10 +71,10 @@ void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, 
                                (R * static_cast<size_t>(k) * sizeof(Value) / static_cast<size_t>(n_groups));
   int64_t c = 0;
   for (; c + kStep <= k; c += kStep) {
-    if constexpr (R * T == 1) {
-      prefetch_ahead(w + c, kStepBytes);
-    } else {
+    if (apart == 1) {
       prefetch<_MM_HINT_T1>(ahead + static_cast<size_t>(c / kStep) * ahead_bytes, 0, ahead_bytes);
+    } else if (group == 0) {
+      for (int i = 0; i < R; ++i) prefetch<_MM_HINT_T0>(w + i * apart * k + c, kAheadOfStream, kStepBytes);
     }
     for (int j = 0; j < kStep / 8; ++j) step(c + 8 * j, 8, j % kAcc);
   }
@@ -81,40 +83,42 @@ void dot_tile(const LinearCall& call, int64_t r, int64_t token0, int64_t group, 
   for (int i = 0; i < R; ++i) {
     for (int t = 0; t < T; ++t) {
       __m256 sum = acc[0][i][t];
-      if constexpr (kAcc >= 2) sum = _mm256_add_ps(sum, acc[1][i][t]);
-      if constexpr (kAcc == 4) sum = _mm256_add_ps(sum, _mm256_add_ps(acc[2][i][t], acc[3][i][t]));
-      call.y[(token0 + t) * call.ldy + r + i] = plus_addends(call, token0 + t, r + i, sum_lanes(sum));
+      if constexpr (kAcc == 2) sum = _mm256_add_ps(sum, acc[1][i][t]);
+      const int64_t row = r + i * apart;
+      call.y[(token0 + t) * call.ldy + row] = plus_addends(call, token0 + t, row, sum_lanes(sum));
     }
   }
 }
 
 // All tokens of the call, in groups of at most three that differ by one at most. How a sum is divided, kAcc, depends on the
-// tokens and the columns, never on the rows, which workers share differently.
-template <class Format, int R, int kSingleAcc>
-TANDEM_INLINE void dot_groups(const LinearCall& call, int64_t r) {
+// tokens, never on the rows, which workers share differently.
+template <class Format, int R>
+TANDEM_INLINE void dot_groups(const LinearCall& call, int64_t r, int64_t apart = 1) {
   const int64_t n = call.end_token() - call.token0, n_groups = (n + kDotTokens - 1) / kDotTokens;
   for (int64_t g = 0; g < n_groups; ++g) {
     const int64_t first = call.token0 + n * g / n_groups,
                   tokens = call.token0 + n * (g + 1) / n_groups - first;
-    const auto tile = tokens == 1   ? dot_tile<Format, R, 1, kSingleAcc>
+    const auto tile = tokens == 1   ? dot_tile<Format, R, 1, 2>
                       : tokens == 2 ? dot_tile<Format, R, 2, 1>
                                     : dot_tile<Format, R, 3, 1>;
-    tile(call, r, first, g, n_groups);
+    tile(call, r, apart, first, g, n_groups);
   }
 }
 
-// One token takes one row after the other, a single stream, while its activations stay in L1.
+// A few tokens read the rows in streams: on two cores of a Zen 3, F16 of 1, 2 and 4 tokens at 21, 20 and 17 GB/s, of adjacent rows
+// at 14, 15 and 14, row by row one token at 13. Eight and more tokens were some 10% slower in streams.
 template <class Format>
 void dot_float_rows(const LinearCall& call, int64_t row0, int64_t row1) {
-  constexpr int64_t kSingleColumns = 8192;
-  const bool one_by_one = call.end_token() - call.token0 == 1 && call.k <= kSingleColumns;
-  if (one_by_one) {
-    for (int64_t r = row0; r < row1; ++r) dot_groups<Format, 1, 4>(call, r);
-    return;
-  }
+  constexpr int64_t kMostInStreams = 4;
+  static_assert(kStreams == kDotRows);
+  const size_t row_bytes = static_cast<size_t>(call.k) * sizeof(typename Format::Value);
+  const int64_t of_stream =
+      call.end_token() - call.token0 <= kMostInStreams ? rows_of_streams(row1 - row0, row_bytes) : 0;
   int64_t r = row0;
-  for (; r + kDotRows <= row1; r += kDotRows) dot_groups<Format, kDotRows, 2>(call, r);
-  for (; r < row1; ++r) dot_groups<Format, 1, 2>(call, r);
+  for (; r < row0 + of_stream; ++r) dot_groups<Format, kDotRows>(call, r, of_stream);
+  r = row0 + kStreams * of_stream;
+  for (; r + kDotRows <= row1; r += kDotRows) dot_groups<Format, kDotRows>(call, r);
+  for (; r < row1; ++r) dot_groups<Format, 1>(call, r);
 }
 
 // Tokens from which panels are faster: with 32 dot products make 108 Gop/s of F16 and 90 of BF16, panels 85; with 64 both 98

@@ -77,12 +77,6 @@ TANDEM_INLINE size_t ahead_into_l2() {
 // How far ahead of its use each of kStreams streams (fetch.h) is fetched. The prefetchers of the caches follow each to the end of its
 // page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
 inline constexpr size_t kAheadOfStream = 2 << 10;
-// Rows of each stream; 0: they are read as one, because several would be too short.
-TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes, int64_t n_streams = kStreams) {
-  constexpr size_t kLeastBytes = 16 << 10;
-  const int64_t n = n_rows / n_streams;
-  return static_cast<size_t>(n) * row_bytes >= kLeastBytes ? n : 0;
-}
 
 // Prefetches the lines of some bytes, which need not be there.
 TANDEM_INLINE void fetch_into_l2(const std::byte* from, size_t n_bytes) {

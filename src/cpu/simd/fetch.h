@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/fp16.h"
 
@@ -11,7 +12,7 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Only into L2 on a Zen 4 (and on a Zen 3, of the same family, which has not been measured). What is fetched some KB ahead crowds
+// Only into L2 on a Zen 4 (and on a Zen 3, of the same family, where both are as fast). What is fetched some KB ahead crowds
 // its L1 of 32 KB, and its core waits for few lines of L1 at a time: attention read 9 GB/s of a cache in memory, where plain loads
 // read 20, and reads 15 so (heads of 128 columns, one query and one core: F16 10 and 18, Q8_0 8 and 15, Q4_0 8 and 11). A Zen 5,
 // with 48 KB, took a third longer with L2.
@@ -45,6 +46,13 @@ TANDEM_INLINE void fetch_lines(const void* from, size_t n_bytes) {
 
 // How many streams of memory are read at a time, where that is faster (reads_in_streams() in linear_kernels.h).
 inline constexpr int kStreams = 4;
+
+// Rows of each stream, of n_rows that lie one behind the other; 0: they are read as one, because several would be too short.
+TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes, int64_t n_streams = kStreams) {
+  constexpr size_t kLeastBytes = 16 << 10;
+  const int64_t n = n_rows / n_streams;
+  return static_cast<size_t>(n) * row_bytes >= kLeastBytes ? n : 0;
+}
 
 // Memory that is used next, fetched into L2 while other memory is: in kStreams streams, some lines of each in turn.
 class Streams {
