@@ -229,10 +229,12 @@ struct WordPanel32 {
   }
 };
 
+// As measured on a Zen 3 without VNNI: Q4_0 of 4 tokens is 1.25 times as fast by dot products, of 5 the same; Q8_0 of 8 tokens 1.27
+// times, of 12 1.04, of 16 0.97.
 template <class Format>
-constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(4);
+constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(kVnni ? 4 : 5);
 template <class Format>
-constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(8);
+constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(13);
 template <class Format>
 constexpr DtypeKernels signed_kernels = [] {
   if constexpr (kVnni)

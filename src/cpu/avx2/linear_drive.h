@@ -86,10 +86,12 @@ TANDEM_INLINE void add_tile(const LinearCall& call, __m256 (&tile)[2][T], int64_
   }
 }
 
-// Weights of a strip to unpack, and the distance to the next chunk, for prefetching.
+// Weights of a strip to unpack, and what to prefetch meanwhile: either the next chunk of each row, or as many bytes as the chunk has,
+// of those that lie behind the strip.
 struct Strip {
   const std::byte* rows[kStripRows];
-  int64_t to_next;  // bytes
+  int64_t to_next;  // bytes, from a row to its next chunk
+  const std::byte* behind;
 };
 
 // Bytes of a kernel's chunk in the scratch; the partial sums of call.n tokens follow it.
@@ -114,6 +116,7 @@ void panel_rows(const LinearCall& call, int64_t row0, int64_t row1, std::byte* s
       const int64_t columns = call.k - k0 < Kernel::k_columns ? call.k - k0 : Kernel::k_columns;
       const int64_t next = k0 + columns < call.k ? columns : call.k * kStripRows - k0;
       strip.to_next = static_cast<int64_t>(Kernel::row_bytes(next));
+      strip.behind = call.w + static_cast<size_t>(row + kStripRows) * stride + kStripRows * Kernel::row_bytes(k0);
       const bool ends = k0 + columns == call.k;
       const Chunks place =
           ends ? (k0 == 0 ? Chunks::only : Chunks::last) : (k0 == 0 ? Chunks::first : Chunks::middle);

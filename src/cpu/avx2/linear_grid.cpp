@@ -7,7 +7,7 @@ namespace TANDEM_ISA {
 namespace {
 
 template <class Format>
-constexpr DtypeKernels grid_kernels_of = signed_kernels_k<Format>(8);
+constexpr DtypeKernels grid_kernels_of = signed_kernels_k<Format>(kVnni ? 8 : 9);
 
 }  // namespace
 

@@ -108,6 +108,13 @@ struct DotK {
   }
 };
 
+// The share of an eighth of half p of the strip. In the order of memory and into L1, instead of the next chunk of each row into L2,
+// it made Q4_K from memory 1.1 to 1.25 times as fast on a Zen 3, for 4 to 32 tokens; but not blocks of 32.
+template <int I, class Block>
+TANDEM_INLINE void fetch_behind(const Strip& strip, int64_t b, int p) {
+  prefetch<_MM_HINT_T0>(strip.behind, (16 * b + 8 * p + I) * static_cast<int64_t>(sizeof(Block)), sizeof(Block));
+}
+
 // int8 numbers of 8 rows' sub-blocks 8j.. to [sub-block][8 rows] in 32-bit lanes.
 template <int J>
 TANDEM_INLINE void transpose_bytes(const __m128i (&rows)[8], __m256i (&to)[8]) {
@@ -155,7 +162,7 @@ struct BytePanelK {
           prepared[r] = Format::prepare(*blocks[r]);
         }
         for_eighths([&]<int I>() __attribute__((always_inline)) {
-          prefetch<_MM_HINT_T1>(blocks[I], strip.to_next, sizeof(Block));
+          fetch_behind<I, Block>(strip, b, p);
           __m256i v[8];
           for (int r = 0; r < 8; ++r) v[r] = unsigned_quants<I>(*blocks[r], prepared[r]);
           transpose8(v);
@@ -308,7 +315,7 @@ struct WordPanelK {
           prepared[r] = Format::prepare(*blocks[r]);
         }
         for_eighths([&]<int I>() __attribute__((always_inline)) {
-          prefetch<_MM_HINT_T1>(blocks[I], strip.to_next, sizeof(Block));
+          fetch_behind<I, Block>(strip, b, p);
           __m256i low[8], high[8];
           for (int r = 0; r < 8; ++r) {
             const SignedVector w = Format::template quants<I>(*blocks[r], prepared[r]);
