@@ -39,36 +39,43 @@ struct Dot32 {
   static constexpr int most_tokens = 4;
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
 
+  static constexpr int64_t k_step = 256;
+  struct Step {
+    Block blocks[8];
+  };
+  template <int T>
+  struct Sums {
+    __m256 acc[T][2];
+    TANDEM_INLINE Sums() {
+      for (int t = 0; t < T; ++t) acc[t][0] = acc[t][1] = _mm256_setzero_ps();
+    }
+    TANDEM_INLINE float total(int t) const { return sum_lanes(_mm256_add_ps(acc[t][0], acc[t][1])); }
+  };
+
   // Per block and token: the integers of 32 columns to 8 int32 lanes, then one fma with the product of both
   // scales.
   template <int T>
-  TANDEM_INLINE static void dot(const std::byte* row, const ActToken (&x)[T], int64_t k, float (&sums)[T]) {
-    __m256 acc[T][2];
-    for (int t = 0; t < T; ++t) acc[t][0] = acc[t][1] = _mm256_setzero_ps();
-    for_eight_blocks<Format>(
-        reinterpret_cast<const Block*>(row), k / 32, [&](const Block* blocks, int64_t b) {
-          prefetch_ahead(blocks, 8 * sizeof(Block));
-          const __m256 d = Format::scales(blocks);
-          alignas(32) float scales[T][8];
-          for (int t = 0; t < T; ++t) {
-            _mm256_store_ps(scales[t], _mm256_mul_ps(d, _mm256_loadu_ps(x[t].scales + b)));
-            if constexpr (!Format::is_signed) {
-              acc[t][0] =
-                  _mm256_fmadd_ps(offsets_of<Format>(blocks, d), _mm256_loadu_ps(x[t].sums + b), acc[t][0]);
-            }
-          }
+  TANDEM_INLINE static void add(const Step& step, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
+    const Block* blocks = step.blocks;
+    auto& acc = sums.acc;
+    const int64_t b = column / 32;
+    const __m256 d = Format::scales(blocks);
+    alignas(32) float scales[T][8];
+    for (int t = 0; t < T; ++t) {
+      _mm256_store_ps(scales[t], _mm256_mul_ps(d, _mm256_loadu_ps(x[t].scales + b)));
+      if constexpr (!Format::is_signed) {
+        acc[t][0] = _mm256_fmadd_ps(offsets_of<Format>(blocks, d), _mm256_loadu_ps(x[t].sums + b), acc[t][0]);
+      }
+    }
 #pragma GCC unroll 8
-          for (int j = 0; j < 8; ++j) {
-            const __m256i w = Format::quants(blocks[j]), w_abs = Format::is_signed ? _mm256_abs_epi8(w) : w;
-            for (int t = 0; t < T; ++t) {
-              const __m256i column = load256(x[t].columns + 32 * (b + j));
-              const __m256i sum = dot_of_4(w_abs, Format::is_signed ? _mm256_sign_epi8(column, w) : column);
-              acc[t][j % 2] =
-                  _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(&scales[t][j]), acc[t][j % 2]);
-            }
-          }
-        });
-    for (int t = 0; t < T; ++t) sums[t] = sum_lanes(_mm256_add_ps(acc[t][0], acc[t][1]));
+    for (int j = 0; j < 8; ++j) {
+      const __m256i w = Format::quants(blocks[j]), w_abs = Format::is_signed ? _mm256_abs_epi8(w) : w;
+      for (int t = 0; t < T; ++t) {
+        const __m256i columns = load256(x[t].columns + column + 32 * j);
+        const __m256i sum = dot_of_4(w_abs, Format::is_signed ? _mm256_sign_epi8(columns, w) : columns);
+        acc[t][j % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(&scales[t][j]), acc[t][j % 2]);
+      }
+    }
   }
 };
 

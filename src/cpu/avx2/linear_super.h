@@ -53,42 +53,44 @@ struct DotK {
   static constexpr int most_tokens = 4;
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return super_row_bytes<Format>(k); }
 
+  static constexpr int64_t k_step = 256;
+  using Step = Block;
+  template <int T>
+  struct Sums {
+    __m256 acc[T], offset_acc[T];
+    TANDEM_INLINE Sums() {
+      for (int t = 0; t < T; ++t) acc[t] = offset_acc[t] = _mm256_setzero_ps();
+    }
+    TANDEM_INLINE float total(int t) const { return sum_lanes(_mm256_add_ps(acc[t], offset_acc[t])); }
+  };
+
   // Per super-block and token: 8 vectors of integers times their sub-blocks' scales summed in int32, one fma;
   // then the offsets (the centre among them) with the sums of the activations.
   template <int T>
-  TANDEM_INLINE static void dot(const std::byte* row, const ActToken (&x)[T], int64_t k, float (&sums)[T]) {
-    __m256 acc[T], offset_acc[T];
-    for (int t = 0; t < T; ++t) acc[t] = offset_acc[t] = _mm256_setzero_ps();
-    const Block* blocks = reinterpret_cast<const Block*>(row);
-    for (int64_t b = 0; b < k / 256; ++b) {
-      const Block& block = blocks[b];
-      prefetch_ahead(&block, sizeof(Block));
-      const SubScales s = Format::scales(block);
-      const __m256i scales = arrange_scales<Format>(s.scales);
-      const auto prepared = Format::prepare(block);
-      __m256i isum[T];
-      for (int t = 0; t < T; ++t) isum[t] = _mm256_setzero_si256();
-      for_eighths([&]<int I>() __attribute__((always_inline)) {
-        const __m256i scale = broadcast_word<I>(scales);
-        const auto columns = [&](int t) __attribute__((always_inline)) {
-          return load256(x[t].columns + 256 * b + 32 * I);
-        };
-        if constexpr (Format::is_signed) {
-          const SignedVector w = Format::template quants<I>(block, prepared);
-          for (int t = 0; t < T; ++t) {
-            add_scaled(isum[t], products(w.magnitude, _mm256_sign_epi8(columns(t), w.sign)), scale);
-          }
-        } else {
-          const __m256i w = Format::template quants<I>(block);
-          for (int t = 0; t < T; ++t) add_scaled(isum[t], products(w, columns(t)), scale);
+  TANDEM_INLINE static void add(const Block& block, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
+    const int64_t b = column / 256;
+    const SubScales s = Format::scales(block);
+    const __m256i scales = arrange_scales<Format>(s.scales);
+    const auto prepared = Format::prepare(block);
+    __m256i isum[T];
+    for (int t = 0; t < T; ++t) isum[t] = _mm256_setzero_si256();
+    for_eighths([&]<int I>() __attribute__((always_inline)) {
+      const __m256i scale = broadcast_word<I>(scales);
+      const auto columns = [&](int t) __attribute__((always_inline)) { return load256(x[t].columns + column + 32 * I); };
+      if constexpr (Format::is_signed) {
+        const SignedVector w = Format::template quants<I>(block, prepared);
+        for (int t = 0; t < T; ++t) {
+          add_scaled(isum[t], products(w.magnitude, _mm256_sign_epi8(columns(t), w.sign)), scale);
         }
-      });
-      for (int t = 0; t < T; ++t) {
-        acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[t]), _mm256_set1_ps(s.d * x[t].scales[b]), acc[t]);
+      } else {
+        const __m256i w = Format::template quants<I>(block);
+        for (int t = 0; t < T; ++t) add_scaled(isum[t], products(w, columns(t)), scale);
       }
-      if constexpr (!Format::is_signed) add_offsets<T>(s, x, b, offset_acc);
+    });
+    for (int t = 0; t < T; ++t) {
+      sums.acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[t]), _mm256_set1_ps(s.d * x[t].scales[b]), sums.acc[t]);
     }
-    for (int t = 0; t < T; ++t) sums[t] = sum_lanes(_mm256_add_ps(acc[t], offset_acc[t]));
+    if constexpr (!Format::is_signed) add_offsets<T>(s, x, b, sums.offset_acc);
   }
 
   template <int T>

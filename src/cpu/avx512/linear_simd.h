@@ -1,4 +1,4 @@
-// The few vector operations that matrix products are made of, and unrolling by templates.
+// The few vector operations that matrix products are made of.
 #pragma once
 
 #include <immintrin.h>
@@ -10,25 +10,11 @@
 #include "base/fp16.h"
 #include "cpu/linear_kernels.h"
 #include "cpu/simd/fetch.h"
+#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
-
-template <int I>
-struct Index {
-  static constexpr int value = I;
-};
-
-template <int... I, class Fn>
-TANDEM_INLINE void unroll_each(std::integer_sequence<int, I...>, Fn&& fn) {
-  (fn(Index<I>{}), ...);
-}
-// Calls fn(Index<0>{}), fn(Index<1>{}), ... fn(Index<N - 1>{}), inlined: arrays indexed so live in registers.
-template <int N, class Fn>
-TANDEM_INLINE void unroll(Fn&& fn) {
-  unroll_each(std::make_integer_sequence<int, N>{}, fn);
-}
 
 // acc[lane] += sum of 4 products of unsigned bytes u and signed bytes s. wide: u may exceed 127.
 template <bool wide>
