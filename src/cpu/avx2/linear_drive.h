@@ -74,6 +74,7 @@ void dot_adjacent_rows(const LinearCall& call, int64_t row0, int64_t row1) {
 // One token with kStreams streams of weights at a time, each of some rows one after the other: the first part of the call's rows, the
 // second, and so on. From memory, on two cores of a Zen 3, this was faster than a single stream by 3% (Q4_0), 7% (Q4_K, Q8_0), 9%
 // (Q5_K) and 23% (Q6_K), on one core by 19% (Q4_K); with two to four tokens it was not.
+// On every CPU: reads_in_streams() tells of other kernels.
 template <class Kernel>
 void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream) {
   using Step = typename Kernel::Step;
