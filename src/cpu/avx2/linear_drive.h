@@ -36,8 +36,9 @@ TANDEM_INLINE void for_tokens(const LinearCall& call, Fn&& fn) {
 }
 
 // Dot products. Kernel: row_bytes(k); Step, the weights of k_step columns of a row; Sums<T>, of a row with T tokens: total(t);
-// add<T>(step, tokens, column, sums). A last, shorter step is copied into a zeroed one, which multiplies the zeros that pad the
-// activations.
+// add<T>(step, tokens, column, sums).
+
+// The columns from `column` on, fewer than a step, copied into a zeroed one, which multiplies the zeros that pad the activations.
 template <class Kernel, int T, class Sums>
 TANDEM_INLINE void add_rest(const std::byte* w, const ActToken (&tokens)[T], int64_t k, int64_t column, Sums& sums) {
   if (column == k) return;

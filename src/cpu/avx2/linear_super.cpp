@@ -7,7 +7,7 @@ namespace {
 
 template <class Format>
 constexpr DtypeKernels byte_kernels = byte_kernels_k<Format>(6);
-// On a Zen 3 without VNNI dot products are 1.25 times as fast for 8 tokens, as fast as panels for 16.
+// On a Zen 3, without VNNI, dot products are 1.09 times as fast for 10 tokens, 1.15 for 12, as fast as panels for 16.
 constexpr DtypeKernels iq4_xs_kernels = signed_kernels_k<IQ4_XS>(kVnni ? 10 : 17);
 
 }  // namespace

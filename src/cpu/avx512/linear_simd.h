@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "base/fp16.h"
 #include "cpu/linear_kernels.h"
