@@ -9,6 +9,7 @@
 #include "cpu/cpu_device.h"
 #include "ggml-cuda/backend.h"
 #include "gguf/quants.h"
+#include "support/quantized.h"
 #include "support/sim_device.h"
 
 namespace tandem::gpu_test {
@@ -87,9 +88,7 @@ const Weight* OpCase::matrix(DType dtype, int64_t n_rows, int64_t n_cols, int64_
   weight.n_rows = n_rows;
   weight.n_cols = n_cols;
   const std::vector<float> values = random_.normals(n_mats * n_rows * n_cols, deviation);
-  std::vector<std::byte> bytes(weight.n_bytes());
-  quantize_row(dtype, values.data(), bytes.data(), static_cast<int64_t>(values.size()));
-  return keep(std::move(weight), std::move(bytes));
+  return keep(std::move(weight), test::quantized(dtype, values));
 }
 
 const Weight* OpCase::vector(const std::vector<float>& values, DType dtype) {

@@ -4,8 +4,8 @@
 #include <random>
 
 #include "base/error.h"
-#include "gguf/quants.h"
 #include "gguf/writer.h"
+#include "support/quantized.h"
 
 namespace tandem::test {
 namespace {
@@ -68,15 +68,9 @@ void TinyModel::add(const std::string& name, DType dtype, std::vector<int64_t> d
   std::mt19937_64 rng(seed);
   std::normal_distribution<float> normal(norm ? 1.0f : 0.0f,
                                          norm ? 0.1f : 1.0f / std::sqrt(static_cast<float>(n_cols)));
-  std::vector<float> row(static_cast<size_t>(n_cols));
-  TinyTensor t{dtype, std::move(dims),
-               std::vector<std::byte>(row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows))};
-  for (int64_t r = 0; r < n_rows; ++r) {
-    for (float& x : row) x = normal(rng);
-    quantize_row(dtype, row.data(), t.data.data() + row_bytes(dtype, n_cols) * static_cast<size_t>(r),
-                 n_cols);
-  }
-  tensors[name] = std::move(t);
+  std::vector<float> values(static_cast<size_t>(n_rows * n_cols));
+  for (float& x : values) x = normal(rng);
+  tensors[name] = {dtype, std::move(dims), quantized(dtype, values)};
 }
 
 void TinyModel::write(const std::string& path) const {

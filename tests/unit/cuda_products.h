@@ -12,6 +12,7 @@
 #include "ggml-cuda/relayout.h"
 #include "gguf/quants.h"
 #include "support/dtypes.h"
+#include "support/quantized.h"
 
 namespace tandem::cuda {
 
@@ -42,8 +43,7 @@ struct HostWeight {
         memory(layout_bytes(dtype, n_mats, m, k, static_cast<int64_t>(row_bytes(dtype, k)) * m * n_mats)) {
     const int64_t n = static_cast<int64_t>(values.size());
     const std::vector<float> x = normals(n, rng);
-    std::vector<std::byte> file(row_bytes(dtype, n));
-    quantize_row(dtype, x.data(), file.data(), n);
+    const std::vector<std::byte> file = test::quantized(dtype, x);
     dequantize_row(dtype, file.data(), values.data(), n);
     device = device_weight(dtype, memory.data(), m, k);
     if (!has_planes(dtype)) std::copy(file.begin(), file.end(), memory.data());

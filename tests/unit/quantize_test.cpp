@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "gguf/quants.h"
@@ -86,6 +88,10 @@ std::string bytes_of(const TensorInfo& tensor) {
 }
 
 TEST_F(Quantize, EveryTypeHasTheBytesOfItsRowQuantizer) {
+  shape.n_layer = 1;
+  shape.n_ff = 256;
+  test::tiny_llama(shape).write(in);
+  std::map<std::pair<std::string, DType>, std::string> references;  // many types have tensors of the same dtype
   for (const FileTypeInfo& type : all_file_types()) {
     QuantizeOptions options{.type = type.type, .n_threads = 3};
     quantize(options);
@@ -98,7 +104,9 @@ TEST_F(Quantize, EveryTypeHasTheBytesOfItsRowQuantizer) {
     for (const TensorInfo& tensor : after.tensors()) {
       const TensorInfo& source = before.tensor(tensor.name);
       EXPECT_EQ(tensor.shape_text(), source.shape_text());
-      EXPECT_EQ(bytes_of(tensor), reference_bytes(source, tensor.dtype)) << type.name << " " << tensor.name;
+      std::string& reference = references[{std::string(tensor.name), tensor.dtype}];
+      if (reference.empty()) reference = reference_bytes(source, tensor.dtype);
+      EXPECT_EQ(bytes_of(tensor), reference) << type.name << " " << tensor.name;
       n_base += tensor.dtype == type.base;
     }
     EXPECT_EQ(n_base > 0, type.type != FileType::MXFP4) << type.name;  // no experts here
