@@ -26,9 +26,9 @@ export CCACHE_NOHASHDIR ?= true
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 # Nothing is installed with NO_INSTALL=1, e.g. where there is no network.
 deps = $(if $(NO_INSTALL),true,scripts/install_deps.sh)
-# TANDEM_CUDA=AUTO|ON|OFF, TANDEM_CUDA_ARCHS (e.g. 90) and TANDEM_QUICK_BUILD=AUTO|ON|OFF, from the command line or the environment.
+# From the command line or the environment (`make help`).
 BUILD_OPTIONS := -DTANDEM_CUDA=$(or $(TANDEM_CUDA),AUTO) '-DTANDEM_CUDA_ARCHS=$(TANDEM_CUDA_ARCHS)' \
-  -DTANDEM_QUICK_BUILD=$(or $(TANDEM_QUICK_BUILD),AUTO)
+  -DTANDEM_QUICK_BUILD=$(or $(TANDEM_QUICK_BUILD),AUTO) -DTANDEM_CUDA_FAST_COMPILE=$(or $(TANDEM_CUDA_FAST_COMPILE),OFF)
 SOURCES = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # $(call configure,folder,options): configures the folder unless it is configured with the same options already.
@@ -58,6 +58,7 @@ help:  ## list the targets
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS) NO_INSTALL=1"
 	@echo "          TANDEM_CUDA=AUTO|ON|OFF TANDEM_CUDA_ARCHS=90 (AUTO: with CUDA where nvcc and a GPU, or archs, are given)"
 	@echo "          TANDEM_QUICK_BUILD=AUTO|ON|OFF (ON: folders as one source each; AUTO: ON but for builds with tests)"
+	@echo "          TANDEM_CUDA_FAST_COMPILE=ON (kernels compile in a seventh of the time and run slower)"
 
 binary:
 	@$(deps)

@@ -27,7 +27,7 @@ __device__ inline void wait_wgmma_groups() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // After the last wait, so that no sum is read before it.
-__device__ inline void hold_in_place(float& x) {
+__device__ inline void hold_in_place([[maybe_unused]] float& x) {
 #ifndef TANDEM_EMULATED_CUDA
   asm volatile("" : "+f"(x)::"memory");
 #endif

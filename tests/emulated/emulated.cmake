@@ -49,9 +49,9 @@ target_link_libraries(emulated_gpu_tests PRIVATE $<TARGET_FILE:tandem_test_suppo
 target_compile_definitions(emulated_gpu_tests PRIVATE TANDEM_EMULATED_GPU)
 gtest_discover_tests(emulated_gpu_tests TEST_PREFIX emulated. DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
 # The products and attention of other GPUs, with as many multiprocessors as a large one. The slowest tests with one of them each.
-set(slow_80 GpuAttention.ValuesInKeys)
-set(slow_89 GpuLinear.HeadLinear)
-set(slow_120 GpuLinear.MixturesOfExperts)
+set(slow_80 GpuAttention.ValuesInKeys GpuLinear.EveryDtypeAndNumberOfTokens GpuLinear.LongRowsAndManyRows)
+set(slow_89 GpuLinear.HeadLinear *GpuLongPrompts.HandedOn/*)
+set(slow_120 GpuLinear.MixturesOfExperts GpuLinear.MixturesWithoutGates)
 foreach(capability 80 89 120)
   set(slow ${slow_80} ${slow_89} ${slow_120})
   list(REMOVE_ITEM slow ${slow_${capability}})
