@@ -496,4 +496,8 @@ __device__ inline void decode_split(const AttentionCall& call, int token, int he
   if (counter && is_last_to_count(counter, n_splits)) merge_heads(call, left, n_splits, token, head0, n_heads);
 }
 
+// The kernel for a cache that is read so (attention_decode_kernels.cuh).
+template <class ReadK, class ReadV>
+AttentionKernel decode_kernel_of(const AttentionCall& call);
+
 }  // namespace tandem::cuda

@@ -1,21 +1,10 @@
-// The kernels of attention_decode.cuh.
+// Chooses among the kernels of attention_decode.cuh, which the other files of this name have, and launches them.
 #include "ggml-cuda/attention_decode.cuh"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kMergeThreads = 128;
-
-// Grid: x token, y key-value head x part of its group, z split.
-template <class ReadK, class ReadV, int kLanes, int kHeads>
-__global__ void __launch_bounds__(kDecodeThreads)
-    attention_decode(const __grid_constant__ AttentionCall call) {
-  extern __shared__ __align__(16) uint8_t shared[];
-  let_next_begin();
-  int* const counter = call.counters ? call.counters + blockIdx.x * gridDim.y + blockIdx.y : nullptr;
-  decode_split<ReadK, ReadV, kLanes, kHeads>(call, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-                                             static_cast<int>(blockIdx.z), counter, shared);
-}
 
 // Where decode does not merge itself, and for the other kernels. A block has n_heads of a token.
 __global__ void __launch_bounds__(kMergeThreads)
@@ -27,34 +16,19 @@ __global__ void __launch_bounds__(kMergeThreads)
   merge_heads(call, reinterpret_cast<float*>(shared), call.n_splits, row0 / call.n_head, row0 % call.n_head, n_heads);
 }
 
-template <class ReadK, class ReadV, int kLanes>
-AttentionKernel choose_heads(int group) {
-  if (group == 1) return {attention_decode<ReadK, ReadV, kLanes, 1>, 0, 0, 1};
-  if (group <= 4) return {attention_decode<ReadK, ReadV, kLanes, 4>, 0, 0, 4};
-  return {attention_decode<ReadK, ReadV, kLanes, 8>, 0, 0, 8};
-}
-
-template <class ReadK, class ReadV>
-AttentionKernel choose_lanes(const AttentionCall& call) {
-  const int most = int_max(call.k.head_dim, call.v.head_dim);
-  if (most <= 64) return choose_heads<ReadK, ReadV, 8>(call.group);
-  if (most <= 128) return choose_heads<ReadK, ReadV, 16>(call.group);
-  return choose_heads<ReadK, ReadV, 32>(call.group);
-}
-
 AttentionKernel choose(const AttentionCall& call) {
   if (call.k.dtype == call.v.dtype) {
     switch (call.k.dtype) {
-      case DType::F16: return choose_lanes<ReadF16, ReadF16>(call);
-      case DType::BF16: return choose_lanes<ReadBF16, ReadBF16>(call);
-      case DType::Q8_0: return choose_lanes<ReadQ8_0, ReadQ8_0>(call);
-      case DType::Q4_0: return choose_lanes<ReadQ4_0, ReadQ4_0>(call);
-      case DType::KIVI4: return choose_lanes<ReadKiviKeys<4>, ReadKiviValues<4>>(call);
-      case DType::KIVI2: return choose_lanes<ReadKiviKeys<2>, ReadKiviValues<2>>(call);
+      case DType::F16: return decode_kernel_of<ReadF16, ReadF16>(call);
+      case DType::BF16: return decode_kernel_of<ReadBF16, ReadBF16>(call);
+      case DType::Q8_0: return decode_kernel_of<ReadQ8_0, ReadQ8_0>(call);
+      case DType::Q4_0: return decode_kernel_of<ReadQ4_0, ReadQ4_0>(call);
+      case DType::KIVI4: return decode_kernel_of<ReadKiviKeys<4>, ReadKiviValues<4>>(call);
+      case DType::KIVI2: return decode_kernel_of<ReadKiviKeys<2>, ReadKiviValues<2>>(call);
       default: break;
     }
   }
-  return choose_lanes<ReadAny, ReadAny>(call);
+  return decode_kernel_of<ReadAny, ReadAny>(call);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ add_dependencies(emulated_gpu_tests tandem_test_support)
 target_include_directories(emulated_gpu_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 # Tests of the emulator bring kernels of their own.
 file(GLOB emulator_test_sources CONFIGURE_DEPENDS ${emulated}/tests/emulator_*.cpp)
-set_source_files_properties(${emulator_test_sources} PROPERTIES COMPILE_OPTIONS "-include;${emulated}/emulator.h")
+set_source_files_properties(${emulator_test_sources} PROPERTIES COMPILE_OPTIONS
+  "-include;${emulated}/emulator.h;-Wno-unknown-pragmas")
 set(rooms ${TANDEM_ROOMS})
 list(REMOVE_ITEM rooms tandem_cuda)
 # The file alone, because what the target links would bring the real CUDA device.

@@ -217,12 +217,12 @@ T atomicAdd(T* at, T value) {
   return std::exchange(*at, *at + value);
 }
 // Shared memory is addressed in 32 bits, from the start of the program's image.
-extern "C" char __executable_start;
+extern "C" char __executable_start[];
 inline size_t __cvta_generic_to_shared(const void* p) {
-  return static_cast<size_t>(static_cast<const char*>(p) - &__executable_start);
+  return static_cast<size_t>(static_cast<const char*>(p) - __executable_start);
 }
 inline void* __cvta_shared_to_generic(size_t address) {
-  return &__executable_start + address;
+  return __executable_start + address;
 }
 template <class T>
 T __ldcv(const T* p) {

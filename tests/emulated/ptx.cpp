@@ -23,7 +23,7 @@ void set(Operands operands, size_t i, T x) {
   std::memcpy(o.to, &x, sizeof x);
 }
 std::byte* shared_at(uint64_t address) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(&__executable_start) +
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(__executable_start) +
                                       static_cast<uint32_t>(address));
 }
 

@@ -33,7 +33,7 @@ std::array<float, 64> compute(const WarpgroupProducts::Product& p) {
                     static_cast<uint64_t>(token % 8 * 128 + 2 * k);
       at ^= (at >> 7 & 7) << 4;
       uint16_t b;
-      std::memcpy(&b, &__executable_start + at, sizeof b);
+      std::memcpy(&b, __executable_start + at, sizeof b);
       sums[static_cast<size_t>(e)] +=
           p.a[static_cast<size_t>(e % 4 / 2)][static_cast<size_t>(k)] * tandem::bf16_to_fp32(b);
     }
