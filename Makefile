@@ -58,7 +58,7 @@ help:  ## list the targets
 	@echo "Settings: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) MODEL=file.gguf PROMPT=\"...\" TOKENS=$(TOKENS) NO_INSTALL=1"
 	@echo "          TANDEM_CUDA=AUTO|ON|OFF TANDEM_CUDA_ARCHS=90 (AUTO: with CUDA where nvcc and a GPU, or archs, are given)"
 	@echo "          TANDEM_QUICK_BUILD=AUTO|ON|OFF (ON: folders as one source each; AUTO: ON but for builds with tests)"
-	@echo "          TANDEM_CUDA_FAST_COMPILE=ON (kernels compile in a seventh of the time and run slower)"
+	@echo "          TANDEM_CUDA_FAST_COMPILE=ON (kernels for GPUs compile fast and run slower)"
 
 binary:
 	@$(deps)

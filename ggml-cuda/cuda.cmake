@@ -7,7 +7,7 @@
 set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (with nvcc and a GPU), ON or OFF")
 set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TANDEM_CUDA_LINES "line numbers in kernels, for compute-sanitizer and ncu; kernels are three times as large" OFF)
-option(TANDEM_CUDA_FAST_COMPILE "kernels that compile in a seventh of the time and run slower, for tests where no GPU is" OFF)
+option(TANDEM_CUDA_FAST_COMPILE "kernels that compile fast and run slower, for tests where no GPU is" OFF)
 set(TANDEM_CUDA_ARCHS "" CACHE STRING "CUDA architectures, e.g. 90 or 80;90, or common; empty: those of this machine's GPUs")
 
 # Compute capabilities of the GPUs of this machine, as CMake's real architectures.
@@ -81,7 +81,7 @@ if(TANDEM_HAVE_CUDA)
   if(TANDEM_CUDA_LINES)
     string(APPEND CMAKE_CUDA_FLAGS_RELEASE " -lineinfo")
   endif()
-  if(TANDEM_CUDA_FAST_COMPILE AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)  # older ones have no such option
+  if(TANDEM_CUDA_FAST_COMPILE AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)  # not every older one has the option
     string(APPEND CMAKE_CUDA_FLAGS_RELEASE " --Ofast-compile=max")
   endif()
   # A seventh of the bytes. The driver unpacks a kernel when it is first used; older toolkits' drivers may not know how.

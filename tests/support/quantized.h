@@ -1,6 +1,7 @@
 // Quantized weights of tests.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -12,7 +13,7 @@
 
 namespace tandem::test {
 
-// Whether the quantizer searches a grid for every few values: a hundred times as slow as the others.
+// Whether the quantizer searches a grid for every few values, which is slow.
 inline bool searches_a_grid(DType dtype) {
   switch (dtype) {
     case DType::IQ1_S:
@@ -26,7 +27,7 @@ inline bool searches_a_grid(DType dtype) {
   }
 }
 
-// Random values as `dtype`. Of the formats above only the first 64 blocks are quantized; the others are some of those, so that
+// Random values, a whole number of blocks, as `dtype`. Of the formats above only the first 64 blocks are quantized; the others are some of those, so that
 // the bytes are no longer those of `values`: read them back.
 inline std::vector<std::byte> quantized(DType dtype, std::span<const float> values) {
   const auto n = static_cast<int64_t>(values.size());

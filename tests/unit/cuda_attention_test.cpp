@@ -194,7 +194,7 @@ TEST(CudaAttentionLanes, ATileIsReadOnceAndEveryScoreStoredOnce) {
   check_lane_map<LaneMap<32, 8>>(32, 8);
 }
 
-// One warp of attention_decode.cu, with its lanes in an array; exchanges read the previous state of the
+// One warp of attention_decode.cuh, with its lanes in an array; exchanges read the previous state of the
 // lanes.
 template <int kLanes, int kHeads>
 struct WarpOnHost {
