@@ -77,11 +77,12 @@ void dot_adjacent_rows(const LinearCall& call, int64_t row0, int64_t row1) {
 // (Q5_K) and 23% (Q6_K), on one core by 19% (Q4_K); with two to four tokens it was not.
 // On every CPU: reads_in_streams() tells of other kernels.
 template <class Kernel>
-void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream) {
+void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, int64_t rows_of_item) {
   using Step = typename Kernel::Step;
-  constexpr int64_t kAhead = 768;  // bytes, of each stream
   const ActToken token[1] = {act_token(call.x, act_layout(Kernel::format, call.k), call.token0)};
   const size_t stride = Kernel::row_bytes(call.k);
+  constexpr size_t kAhead = 768;  // bytes, of each stream
+  AheadOfStreams ahead(static_cast<size_t>(rows_of_stream) * stride, static_cast<size_t>(rows_of_item) * stride, kAhead);
   for (int64_t row = row0; row < row0 + rows_of_stream; ++row) {
     typename Kernel::template Sums<1> sums[kStreams];
     const std::byte* w[kStreams];
@@ -89,13 +90,15 @@ void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream) {
       w[s.value] = call.w + static_cast<size_t>(row + s.value * rows_of_stream) * stride;
     });
     int64_t column = 0;
-    for (; column + Kernel::k_step <= call.k; column += Kernel::k_step) {
-      unroll<kStreams>([&](auto s) __attribute__((always_inline)) {
-        const std::byte*& from = w[s.value];
-        prefetch<_MM_HINT_T0>(from, kAhead, sizeof(Step));
-        Kernel::template add<1>(*reinterpret_cast<const Step*>(from), token, column, sums[s.value]);
-        from += sizeof(Step);
-      });
+    for (const auto& part : ahead.next_row(stride, call.k / Kernel::k_step, sizeof(Step))) {
+      for (; column < part.end * Kernel::k_step; column += Kernel::k_step) {
+        unroll<kStreams>([&](auto s) __attribute__((always_inline)) {
+          const std::byte*& from = w[s.value];
+          prefetch<_MM_HINT_T0>(from, static_cast<int64_t>(part.distance), sizeof(Step));
+          Kernel::template add<1>(*reinterpret_cast<const Step*>(from), token, column, sums[s.value]);
+          from += sizeof(Step);
+        });
+      }
     }
     unroll<kStreams>([&](auto s) __attribute__((always_inline)) {
       const int64_t r = row + s.value * rows_of_stream;
@@ -109,7 +112,7 @@ template <class Kernel>
 void dot_rows(const LinearCall& call, int64_t row0, int64_t row1) {
   const bool one = call.end_token() - call.token0 == 1;
   const int64_t rows_of_stream = one ? rows_of_streams(row1 - row0, Kernel::row_bytes(call.k)) : 0;
-  dot_streams<Kernel>(call, row0, rows_of_stream);
+  dot_streams<Kernel>(call, row0, rows_of_stream, row1 - row0);
   dot_adjacent_rows<Kernel>(call, row0 + kStreams * rows_of_stream, row1);
 }
 

@@ -275,11 +275,12 @@ TANDEM_INLINE void add_super_block(const std::byte* w, const RowTokens& x, int64
 
 // R streams of weights at a time, each of some rows one after the other: the first R-th of the call's rows, the second, and so on.
 template <class F, int T, int R>
-TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, size_t ahead,
+TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, AheadOfStreams ahead,
                                const RowTokens& x) {
   const size_t stride = row_bytes_of<F>(call.k);
-  constexpr size_t step_bytes = F::block_bytes * (F::unit == 32 ? 4 : 1);
-  const int64_t n_blocks = call.k / F::unit;
+  constexpr int64_t step_blocks = F::unit == 32 ? 4 : 1;
+  constexpr size_t step_bytes = F::block_bytes * step_blocks;
+  const int64_t n_blocks = call.k / F::unit, n_steps = n_blocks / step_blocks;
   const std::byte* w[R];
   unroll<R>([&](auto s) __attribute__((always_inline)) {
     w[s.value] = call.w + static_cast<size_t>(row0 + s.value * rows_of_stream) * stride;
@@ -287,39 +288,37 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
   for (int64_t r = row0; r < row0 + rows_of_stream; ++r) {
     RowsSums<F, T> sums[R];
     // add(weights, sums) for the next weights of each stream.
-    const auto step = [&](size_t n_bytes, const auto& add) __attribute__((always_inline)) {
+    const auto step = [&](size_t distance, size_t n_bytes, const auto& add) __attribute__((always_inline)) {
       unroll<R>([&](auto s) __attribute__((always_inline)) {
         const std::byte*& from = w[s.value];
         unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
-          _mm_prefetch(reinterpret_cast<const char*>(from + ahead + 64 * i.value), _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(from + distance + 64 * i.value), _MM_HINT_T1);
         });
         add(from, sums[s.value]);
         from += n_bytes;
       });
     };
     int64_t block = 0;
-    if constexpr (F::unit == 32) {
-      for (; block + 4 <= n_blocks; block += 4) {
-        step(step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
-          add_four<F, T>(from, x, block, AllBlocks{}, to);
-        });
-      }
-      if (const int64_t rest = n_blocks - block; rest > 0) {
-        const size_t n_bytes = static_cast<size_t>(rest) * F::block_bytes;
-        step(n_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
-          alignas(64) std::byte copy[step_bytes] = {};
-          std::memcpy(copy, from, n_bytes);
-          add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, to);
-        });
-      }
-    } else {
-      for (; block < n_blocks; ++block) {
-        step(step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
-          if constexpr (integer_scales<F>) {
+    for (const auto& part : ahead.next_row(stride, n_steps, step_bytes)) {
+      for (; block < part.end * step_blocks; block += step_blocks) {
+        step(part.distance, step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+          if constexpr (F::unit == 32) {
+            add_four<F, T>(from, x, block, AllBlocks{}, to);
+          } else if constexpr (integer_scales<F>) {
             add_integers<F, T>(from, x, block, to);
           } else {
             add_super_block<F, T>(from, x, block, to);
           }
+        });
+      }
+    }
+    if constexpr (F::unit == 32) {
+      if (const int64_t rest = n_blocks - block; rest > 0) {
+        const size_t n_bytes = static_cast<size_t>(rest) * F::block_bytes;
+        step(0, n_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+          alignas(64) std::byte copy[step_bytes] = {};
+          std::memcpy(copy, from, n_bytes);
+          add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, to);
         });
       }
     }
@@ -337,10 +336,13 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
 
 template <class F, int T>
 void dot_rows(const LinearCall& call, int64_t row0, int64_t row1, const RowTokens& x) {
-  const int64_t rows_of_stream = reads_in_streams() ? rows_of_streams(row1 - row0, row_bytes_of<F>(call.k)) : 0;
-  dot_streams<F, T, kStreams>(call, row0, rows_of_stream, kAheadOfStream, x);
+  const size_t stride = row_bytes_of<F>(call.k);
+  const auto bytes = [&](int64_t n_rows) { return static_cast<size_t>(n_rows) * stride; };
+  const int64_t rows_of_stream = reads_in_streams() ? rows_of_streams(row1 - row0, stride) : 0;
+  dot_streams<F, T, kStreams>(call, row0, rows_of_stream,
+                              {bytes(rows_of_stream), bytes(row1 - row0), kAheadOfStream}, x);
   const int64_t rest = row0 + kStreams * rows_of_stream;
-  dot_streams<F, T, 1>(call, rest, row1 - rest, ahead_into_l2(), x);
+  dot_streams<F, T, 1>(call, rest, row1 - rest, {bytes(row1 - rest), bytes(row1 - rest), ahead_into_l2()}, x);
 }
 
 using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1, const RowTokens& tokens);

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -49,10 +50,38 @@ inline constexpr int kStreams = 4;
 
 // Rows of each stream, of n_rows that lie one behind the other; 0: they are read as one, because several would be too short.
 TANDEM_INLINE int64_t rows_of_streams(int64_t n_rows, size_t row_bytes, int64_t n_streams = kStreams) {
-  constexpr size_t kLeastBytes = 16 << 10;
+  constexpr size_t kLeastBytes = 4 << 10;
   const int64_t n = n_rows / n_streams;
   return static_cast<size_t>(n) * row_bytes >= kLeastBytes ? n : 0;
 }
+
+// How far ahead of their use the streams of an item of work are fetched: some bytes and, near their ends, where the next item's streams
+// begin, for that item lies behind this one and most likely is as long and the same worker's. Without it each item began by waiting
+// for memory. With it, and with short streams too, two cores of a Granite Rapids decode Q4_K_M and Q4_0 of tinyllama 3 to 10% faster
+// (two tokens 4 to 8, four 5 to 11), 8 layers of Llama 3.1 8B 1 to 3%; Q8_0, which was read as fast as plain loads read, at the same
+// speed; with kernels of AVX2 Q4_K_M and Q4_0 5% faster. F16 was 2% slower.
+class AheadOfStreams {
+ public:
+  // stream_bytes: of one; item_bytes: of all of them and the rows behind them.
+  AheadOfStreams(size_t stream_bytes, size_t item_bytes, size_t ahead)
+      : left_(stream_bytes), ahead_(ahead), next_item_(item_bytes - stream_bytes) {}
+
+  // Up to step `end` of a row, what lies `distance` bytes behind a step is fetched with it.
+  struct Part {
+    int64_t end;
+    size_t distance;
+  };
+  // The two parts of every stream's next row, of which row_bytes are n_steps of step_bytes and perhaps a rest.
+  TANDEM_INLINE std::array<Part, 2> next_row(size_t row_bytes, int64_t n_steps, size_t step_bytes) {
+    const size_t here = left_ > ahead_ ? (left_ - ahead_ + step_bytes - 1) / step_bytes : 0;
+    left_ -= row_bytes;
+    return {{{here < static_cast<size_t>(n_steps) ? static_cast<int64_t>(here) : n_steps, ahead_},
+             {n_steps, ahead_ + next_item_}}};
+  }
+
+ private:
+  size_t left_, ahead_, next_item_;
+};
 
 // Memory that is used next, fetched into L2 while other memory is: in kStreams streams, some lines of each in turn.
 class Streams {
