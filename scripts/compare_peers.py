@@ -153,10 +153,16 @@ def compiler_of_peer():
     has_amx = "amx_int8" in pathlib.Path("/proc/cpuinfo").read_text().split()
     if not has_amx:
         return {}, "the default compiler"
-    for suffix in ["", *(f"-{version}" for version in range(25, 15, -1))]:
-        if shutil.which("clang++" + suffix) and shutil.which("clang" + suffix):
+    for suffix in [*(f"-{version}" for version in range(25, 14, -1)), ""]:
+        if shutil.which("clang++" + suffix) and shutil.which("clang" + suffix) and knows_amx("clang++" + suffix):
             return {"CC": "clang" + suffix, "CXX": "clang++" + suffix}, "clang" + suffix
-    sys.exit("for a CPU with AMX llama.cpp is compiled with clang: install it")
+    sys.exit("for a CPU with AMX llama.cpp is compiled with clang: install a newer one")
+
+
+def knows_amx(compiler):
+    """Whether it has, for this CPU, the name by which llama.cpp asks for AMX: clang 14 calls it otherwise."""
+    macros = run_checked([compiler, "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"])
+    return "__AMX_INT8__" in macros.split()
 
 
 # Of --isa, what llama.cpp is compiled with instead of everything that this machine has.
