@@ -76,6 +76,7 @@ void Conversation::set_system(const std::string& text) {
   }
   if (n_system() == 1) messages_.erase(messages_.begin());
   if (!text.empty()) messages_.insert(messages_.begin(), {"system", text});
+  cut_ = true;
 }
 
 std::vector<ChatMessage> Conversation::sent_messages() const {
@@ -90,6 +91,23 @@ Conversation::Prompt Conversation::render(const std::vector<ChatMessage>& messag
   if (!options_.template_variables.empty()) how.extra = Json::parse(options_.template_variables);
   if (!options_.think) how.extra["enable_thinking"] = false;
   return keep_common(template_.render_marked(as_json(messages), how));
+}
+
+// Tokens at the beginning of a prompt that the session has.
+int64_t Conversation::n_held(const Prompt& prompt) const {
+  const std::span<const int32_t> held = session_.tokens();
+  return std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin();
+}
+
+int64_t Conversation::n_context() const {
+  if (!cut_) return messages_.empty() ? 0 : session_.n_past();
+  std::vector<ChatMessage> sent = sent_messages();
+  if (sent.empty()) return 0;
+  // What any next message keeps: one of these differs from the one that was taken back.
+  sent.push_back({"user", "."});
+  const int64_t n = n_held(render(sent));
+  sent.back().content = "?";
+  return std::min(n, n_held(render(sent)));
 }
 
 // The longest part of what the session was last given that the new text repeats; text and tokens of it.
@@ -252,11 +270,8 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   const size_t n_left_out_before = n_left_out_;
   Prompt prompt = fitting_prompt();
   result.n_left_out = static_cast<int64_t>(n_left_out_);
-  const std::span<const int32_t> held = session_.tokens();
-  const auto n_held = static_cast<int64_t>(
-      std::mismatch(held.begin(), held.end(), prompt.ids.begin(), prompt.ids.end()).first - held.begin());
   result.n_reused =
-      std::min(n_held, static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
+      std::min(n_held(prompt), static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
   result.n_reused = reuse(prompt.ids, result.n_reused, n_left_out_ > n_left_out_before);
   const int64_t n_held_before = result.n_reused;
   result.n_reused = session_.load_kept(prompt.ids);
@@ -273,6 +288,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   how.n_logprobs = options_.n_logprobs;
 
   track_ = {std::move(prompt), {}, {}};
+  cut_ = false;
   const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(result.n_reused);
   ++n_answers_;
   result.message.role = "assistant";
@@ -315,6 +331,7 @@ std::optional<std::string> Conversation::undo() {
   std::string text = std::move(messages_.back().content);
   messages_.pop_back();
   n_left_out_ = std::min(n_left_out_, messages_.size() - n_system());
+  cut_ = true;
   return text;
 }
 
@@ -331,6 +348,7 @@ void Conversation::adopt(std::vector<ChatMessage> messages) {
 void Conversation::clear() {
   messages_.resize(n_system());
   n_left_out_ = 0;
+  cut_ = true;
 }
 
 }  // namespace tandem

@@ -65,6 +65,8 @@ class Conversation {
   ConversationOptions& options() { return options_; }
   const std::vector<ChatMessage>& messages() const { return messages_; }
   const Session& session() const { return session_; }
+  // Tokens of the session that belong to the messages: all it has, or what the next turn keeps of it after undo(), clear() or set_system().
+  int64_t n_context() const;
 
   // The system prompt, "" for none. Refused, with the one before kept, when the template knows no such role
   // or the context has no room for it.
@@ -107,6 +109,7 @@ class Conversation {
   size_t n_system() const { return !messages_.empty() && messages_.front().role == "system" ? 1 : 0; }
   Prompt render(const std::vector<ChatMessage>& messages) const;
   Prompt keep_common(const MarkedPrompt& marked) const;
+  int64_t n_held(const Prompt& prompt) const;
   std::vector<ChatMessage> sent_messages() const;
   Prompt fitting_prompt();
   int64_t n_keep(const Prompt& prompt) const;
@@ -123,6 +126,7 @@ class Conversation {
   std::vector<ChatMessage> messages_;
   size_t n_left_out_ = 0;  // messages behind the system prompt that the model is not shown any more
   uint64_t n_answers_ = 0;
+  bool cut_ = false;  // messages were taken back or changed since the last answer
   Track track_;
 };
 

@@ -209,6 +209,33 @@ TEST_F(Talk, TurnsThatRemainAreReused) {
   for (const int64_t n : moved) EXPECT_GT(n, 60);
 }
 
+// The session keeps the tokens of messages that were taken back, for the next turn may begin as they did.
+TEST_F(Talk, ContextOfWhatIsLeft) {
+  Conversation c = talk(1);
+  EXPECT_EQ(c.n_context(), 0);
+  c.set_system("sys");
+  c.ask("a", {});
+  const int64_t one = c.n_context();
+  EXPECT_EQ(one, c.session().n_past());
+  c.ask("b is a longer message", {});
+  EXPECT_EQ(c.n_context(), c.session().n_past());
+  const int64_t two = c.n_context();
+  c.undo();
+  EXPECT_GE(c.n_context(), one);
+  EXPECT_LT(c.n_context(), two - 5);
+  c.undo();
+  EXPECT_GT(c.n_context(), 0);  // of the system's message
+  EXPECT_LT(c.n_context(), one);
+  const int64_t left = c.n_context();
+  const Answer next = c.ask(".", {});
+  EXPECT_EQ(next.n_reused, left);
+  EXPECT_EQ(c.n_context(), c.session().n_past());
+  c.clear();
+  EXPECT_LE(c.n_context(), left + 1);
+  c.set_system("");
+  EXPECT_EQ(c.n_context(), 0);
+}
+
 TEST_F(Talk, UndoAndClear) {
   Conversation c = talk(1);
   EXPECT_EQ(c.undo(), std::nullopt);

@@ -153,7 +153,7 @@ CommandResult stats(ChatState& chat, const std::string&) {
   const Session& s = c.session();
   chat.view.note(format("{}\n{}, on {}\n{}; context {} of {} tokens; KV cache {:.1f} MiB, {} and {}",
                         s.model().path(), s.model().description(), chat.engine.devices(), messages_text(c),
-                        c.messages().empty() ? 0 : s.n_past(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
+                        c.n_context(), s.n_ctx(), static_cast<double>(s.kv_bytes()) / (1 << 20),
                         kv_dtype_text(s.kv_config(), &KvFormat::k), kv_dtype_text(s.kv_config(), &KvFormat::v)));
   if (chat.seed) chat.view.note(format("seed of the last answer: {}", *chat.seed));
   return kDone;
