@@ -272,6 +272,7 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   result.n_left_out = static_cast<int64_t>(n_left_out_);
   result.n_reused =
       std::min(n_held(prompt), static_cast<int64_t>(prompt.ids.size()) - 1);  // the last one's logits are needed
+  cut_ = true;  // until there is an answer
   result.n_reused = reuse(prompt.ids, result.n_reused, n_left_out_ > n_left_out_before);
   const int64_t n_held_before = result.n_reused;
   result.n_reused = session_.load_kept(prompt.ids);
@@ -288,7 +289,6 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   how.n_logprobs = options_.n_logprobs;
 
   track_ = {std::move(prompt), {}, {}};
-  cut_ = false;
   const std::span<const int32_t> rest = std::span(track_.prompt.ids).subspan(result.n_reused);
   ++n_answers_;
   result.message.role = "assistant";
@@ -321,7 +321,10 @@ Answer Conversation::answer(const AnswerCallbacks& callbacks) {
   splitter.finish();
   session_.keep();
   result.kept = result.stats.reason != StopReason::interrupted || !track_.answer_ids.empty();
-  if (result.kept) messages_.push_back(result.message);
+  if (result.kept) {
+    messages_.push_back(result.message);
+    cut_ = false;
+  }
   return result;
 }
 

@@ -65,7 +65,8 @@ class Conversation {
   ConversationOptions& options() { return options_; }
   const std::vector<ChatMessage>& messages() const { return messages_; }
   const Session& session() const { return session_; }
-  // Tokens of the session that belong to the messages: all it has, or what the next turn keeps of it after undo(), clear() or set_system().
+  // Tokens of the session that belong to the messages: all it has, or what the next turn keeps of it when messages were taken back
+  // or changed.
   int64_t n_context() const;
 
   // The system prompt, "" for none. Refused, with the one before kept, when the template knows no such role
@@ -126,7 +127,7 @@ class Conversation {
   std::vector<ChatMessage> messages_;
   size_t n_left_out_ = 0;  // messages behind the system prompt that the model is not shown any more
   uint64_t n_answers_ = 0;
-  bool cut_ = false;  // messages were taken back or changed since the last answer
+  bool cut_ = false;  // the session has tokens of messages that were taken back or changed
   Track track_;
 };
 

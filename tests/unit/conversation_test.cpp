@@ -230,6 +230,13 @@ TEST_F(Talk, ContextOfWhatIsLeft) {
   const Answer next = c.ask(".", {});
   EXPECT_EQ(next.n_reused, left);
   EXPECT_EQ(c.n_context(), c.session().n_past());
+  const int64_t before = c.n_context();
+  AnswerCallbacks throws;
+  throws.text = [](AnswerPart, std::string_view) { throw Error(ErrorCode::io, "the pipe broke"); };
+  EXPECT_THROW(c.ask(std::string(50, 'z'), throws), Error);
+  EXPECT_GT(c.session().n_past(), before + 20);
+  EXPECT_GE(c.n_context(), before - 2);  // the end of the answer may be written otherwise
+  EXPECT_LT(c.n_context(), before + 20);
   c.clear();
   EXPECT_LE(c.n_context(), left + 1);
   c.set_system("");

@@ -288,20 +288,20 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
   for (int64_t r = row0; r < row0 + rows_of_stream; ++r) {
     RowsSums<F, T> sums[R];
     // add(weights, sums) for the next weights of each stream.
-    const auto step = [&](size_t distance, size_t n_bytes, const auto& add) __attribute__((always_inline)) {
+    const auto step = [&](size_t distance, const auto& add) __attribute__((always_inline)) {
       unroll<R>([&](auto s) __attribute__((always_inline)) {
         const std::byte*& from = w[s.value];
         unroll<(step_bytes + 63) / 64>([&](auto i) __attribute__((always_inline)) {
           _mm_prefetch(reinterpret_cast<const char*>(from + distance + 64 * i.value), _MM_HINT_T1);
         });
         add(from, sums[s.value]);
-        from += n_bytes;
+        from += step_bytes;
       });
     };
     int64_t block = 0;
     for (const auto& part : ahead.next_row(stride, n_steps, step_bytes)) {
       for (; block < part.end * step_blocks; block += step_blocks) {
-        step(part.distance, step_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+        step(part.distance, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
           if constexpr (F::unit == 32) {
             add_four<F, T>(from, x, block, AllBlocks{}, to);
           } else if constexpr (integer_scales<F>) {
@@ -315,10 +315,11 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
     if constexpr (F::unit == 32) {
       if (const int64_t rest = n_blocks - block; rest > 0) {
         const size_t n_bytes = static_cast<size_t>(rest) * F::block_bytes;
-        step(0, n_bytes, [&](const std::byte* from, auto& to) __attribute__((always_inline)) {
+        unroll<R>([&](auto s) __attribute__((always_inline)) {
           alignas(64) std::byte copy[step_bytes] = {};
-          std::memcpy(copy, from, n_bytes);
-          add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, to);
+          std::memcpy(copy, w[s.value], n_bytes);
+          add_four<F, T>(copy, x, block, FirstBlocks{static_cast<int>(rest)}, sums[s.value]);
+          w[s.value] += n_bytes;
         });
       }
     }
