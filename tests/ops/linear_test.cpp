@@ -156,13 +156,14 @@ TEST_P(Linear, LargestCodesDoNotOverflow) {
     size_t begin, end;  // of a block: codes, and scales that are no floats
   };
   const Part parts[] = {{DType::Q2_K, 0, 80},  {DType::Q3_K, 0, 108}, {DType::Q4_K, 4, 144},
-                        {DType::Q5_K, 4, 176}, {DType::Q6_K, 0, 208}};
+                        {DType::Q5_K, 4, 176}, {DType::Q6_K, 0, 208}, {DType::Q4_0, 2, 18}, {DType::Q4_1, 4, 20},
+                        {DType::Q5_0, 2, 22},  {DType::Q5_1, 4, 24},  {DType::MXFP4, 1, 17}};
   for (const Part& part : parts) {
     if (part.dtype != dtype()) continue;
     for (const float x : {1.0f, -1.0f}) {
       for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 70}) {
-        for (const int bits : {0xff, 0}) {
-          Problem p(dtype(), n, 3, 2 * block(), rng);
+        for (const int bits : {0xff, 0x77, 0}) {
+          Problem p(dtype(), n, 5, 512, rng);
           for (size_t b = 0; b < p.w.size(); b += dtype_info(dtype()).block_bytes)
             std::memset(p.w.data() + b + part.begin, bits, part.end - part.begin);
           for (float& v : p.x) v = x;

@@ -14,16 +14,22 @@
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 
+// The order of the int8 columns within 256 of them: for sums whose lanes are blocks or sub-blocks of 32, dwords of four columns, of which
+// a block has eight. blocks: vector j of 32 bytes holds dword j of each block. sub_blocks: vector 2j + i holds dwords j of blocks i, i + 2,
+// i + 4, i + 6, then their dwords j + 4.
+enum class ActOrder { columns, blocks, sub_blocks };
+
 // The encoding that one kernel reads.
 struct ActFormat {
   int block;   // columns that share a scale, 32 or 256; 0: the activations stay floats and the rest is 0
   int sum;     // columns of one sum, 16 or 32; 0: no sums
   int centre;  // what the weights' unsigned integers are shifted by; 0: no centres
   bool wide;   // int16 columns
+  ActOrder order = ActOrder::columns;
 };
 
 TANDEM_INLINE bool equal(const ActFormat& a, const ActFormat& b) {
-  return a.block == b.block && a.sum == b.sum && a.centre == b.centre && a.wide == b.wide;
+  return a.block == b.block && a.sum == b.sum && a.centre == b.centre && a.wide == b.wide && a.order == b.order;
 }
 
 // Byte offsets of the parts of a token; stride is the size of the whole.

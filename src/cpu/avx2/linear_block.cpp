@@ -1,4 +1,5 @@
 // Products with weights in blocks of 32: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4.
+#include "cpu/avx2/linear_dot_blocks.h"
 #include "cpu/avx2/linear_drive.h"
 #include "cpu/avx2/linear_formats_32.h"
 
@@ -22,21 +23,11 @@ TANDEM_INLINE void for_eight_blocks(const typename Format::Block* blocks, int64_
   }
 }
 
-// Returns the offset of a weight's unsigned integer, without the centre.
-template <class Format>
-TANDEM_INLINE __m256 offsets_of(const typename Format::Block* blocks, __m256 scales) {
-  if constexpr (Format::has_min) {
-    return Format::mins(blocks);
-  } else {
-    return _mm256_mul_ps(scales, _mm256_set1_ps(-static_cast<float>(Format::centre)));
-  }
-}
-
 template <class Format>
 struct Dot32 {
   using Block = typename Format::Block;
   static constexpr ActFormat format{32, Format::is_signed ? 0 : 32, 0, false};
-  static constexpr int most_tokens = 4;
+  static constexpr int most_tokens = 4, stream_tokens = 1;
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
 
   static constexpr int64_t k_step = 256;
@@ -236,10 +227,12 @@ struct WordPanel32 {
   }
 };
 
-// As measured on a Zen 3 without VNNI: Q4_0 of 4 tokens is 1.25 times as fast by dot products, of 5 the same; Q8_0 of 8 tokens 1.27
-// times, of 12 1.04, of 16 0.97.
+// As measured on a Zen 3 without VNNI, from memory, dot products against panels: Q4_0 and Q4_1 of 8 tokens 1.3 times as fast, of 12 1.0
+// to 1.1; MXFP4 of 8 1.12, of 10 the same; Q5_0 and Q5_1 of 5 the same; Q8_0 of 8 1.27, of 12 1.04, of 16 0.97.
 template <class Format>
 constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<Format>>(kVnni ? 4 : 5);
+template <class Format>
+constexpr DtypeKernels nibble_kernels = dtype_kernels<DotBlocks<Format>, BytePanel32<Format>>(kVnni ? 4 : Format::most == 15 ? 13 : 9);
 template <class Format>
 constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(13);
 template <class Format>
@@ -254,11 +247,11 @@ constexpr DtypeKernels signed_kernels = [] {
 
 const DtypeKernels* block_kernels(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0: return &byte_kernels<Q4_0>;
-    case DType::Q4_1: return &byte_kernels<Q4_1>;
+    case DType::Q4_0: return &nibble_kernels<Q4_0>;
+    case DType::Q4_1: return &nibble_kernels<Q4_1>;
     case DType::Q5_0: return &byte_kernels<Q5_0>;
     case DType::Q5_1: return &byte_kernels<Q5_1>;
-    case DType::MXFP4: return &byte_kernels<MXFP4>;
+    case DType::MXFP4: return &nibble_kernels<MXFP4>;
     case DType::Q8_0: return &signed_kernels<Q8_0>;
     case DType::IQ4_NL: return &signed_kernels<IQ4_NL>;
     default: return nullptr;

@@ -78,6 +78,23 @@ TANDEM_INLINE void encode_block(const ActFormat& format, const float* x, int64_t
   }
 }
 
+// Puts 256 encoded columns into an order of dwords.
+TANDEM_INLINE void reorder(std::byte* columns, ActOrder order) {
+  if (order == ActOrder::blocks) {
+    __m256i v[8];
+    for (int i = 0; i < 8; ++i) v[i] = load256(columns + 32 * i);
+    transpose8(v);
+    for (int i = 0; i < 8; ++i) store256(columns + 32 * i, v[i]);
+    return;
+  }
+  __m256i v[2][4];
+  for (int i = 0; i < 8; ++i) v[i % 2][i / 2] = load256(columns + 32 * i);
+  for (int i = 0; i < 2; ++i) {
+    transpose4(v[i]);
+    for (int j = 0; j < 4; ++j) store256(columns + 32 * (2 * j + i), v[i][j]);
+  }
+}
+
 }  // namespace
 
 void encode_tokens(const ActFormat& format, const float* x, int64_t ldx, int64_t k, int64_t token0,
@@ -95,6 +112,9 @@ void encode_tokens(const ActFormat& format, const float* x, int64_t ldx, int64_t
     const Writer to{base, reinterpret_cast<float*>(base + at.scales),
                     reinterpret_cast<float*>(base + at.sums), reinterpret_cast<int32_t*>(base + at.centres)};
     for (int64_t b = 0; b < k / format.block; ++b) encode_block(format, row + b * format.block, b, to);
+    if (format.order != ActOrder::columns) {
+      for (size_t c = 0; c < padded; c += 256) reorder(base + c, format.order);
+    }
   }
 }
 

@@ -41,33 +41,37 @@ TANDEM_INLINE __m256 halves_of(const Block* b, fp16_t Block::*field) {
                                         static_cast<short>(b[6].*field), static_cast<short>(b[7].*field)));
 }
 
-template <class BlockType, int Centre, bool HasMin>
+// Most: the largest u.
+template <class BlockType, int Most, int Centre, bool HasMin>
 struct Unsigned32 {
   using Block = BlockType;
   static constexpr bool is_signed = false;
+  static constexpr int most = Most;
   static constexpr int centre = Centre;
   static constexpr bool has_min = HasMin;  // whether the offset is more than -centre * scale
 };
 
-struct Q4_0 : Unsigned32<BlockQ4_0, 8, false> {
+struct Q4_0 : Unsigned32<BlockQ4_0, 15, 8, false> {
+  TANDEM_INLINE static __m256i of_nibbles(__m256i v) { return v; }
   TANDEM_INLINE static __m256i quants(const Block& b) { return nibbles(b.qs); }
   TANDEM_INLINE static __m256 scales(const Block* b) { return halves_of(b, &Block::d); }
 };
 
-struct Q4_1 : Unsigned32<BlockQ4_1, 8, true> {
+struct Q4_1 : Unsigned32<BlockQ4_1, 15, 8, true> {
+  TANDEM_INLINE static __m256i of_nibbles(__m256i v) { return v; }
   TANDEM_INLINE static __m256i quants(const Block& b) { return nibbles(b.qs); }
   TANDEM_INLINE static __m256 scales(const Block* b) { return halves_of(b, &Block::d); }
   TANDEM_INLINE static __m256 mins(const Block* b) { return halves_of(b, &Block::m); }
 };
 
-struct Q5_0 : Unsigned32<BlockQ5_0, 16, false> {
+struct Q5_0 : Unsigned32<BlockQ5_0, 31, 16, false> {
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return _mm256_or_si256(nibbles(b.qs), fifth_bits(b.qh));
   }
   TANDEM_INLINE static __m256 scales(const Block* b) { return halves_of(b, &Block::d); }
 };
 
-struct Q5_1 : Unsigned32<BlockQ5_1, 16, true> {
+struct Q5_1 : Unsigned32<BlockQ5_1, 31, 16, true> {
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return _mm256_or_si256(nibbles(b.qs), fifth_bits(b.qh));
   }
@@ -75,11 +79,12 @@ struct Q5_1 : Unsigned32<BlockQ5_1, 16, true> {
   TANDEM_INLINE static __m256 mins(const Block* b) { return halves_of(b, &Block::m); }
 };
 
-struct MXFP4 : Unsigned32<BlockMXFP4, 12, false> {
-  TANDEM_INLINE static __m256i quants(const Block& b) {
+struct MXFP4 : Unsigned32<BlockMXFP4, 24, 12, false> {
+  TANDEM_INLINE static __m256i of_nibbles(__m256i v) {
     static constexpr int8_t kLevels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    return lookup(nibbles(b.qs), kLevels);
+    return lookup(v, kLevels);
   }
+  TANDEM_INLINE static __m256i quants(const Block& b) { return of_nibbles(nibbles(b.qs)); }
   TANDEM_INLINE static __m256 scales(const Block* b) {
     const __m256i e = _mm256_setr_epi32(b[0].e, b[1].e, b[2].e, b[3].e, b[4].e, b[5].e, b[6].e, b[7].e);
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -88,6 +93,16 @@ struct MXFP4 : Unsigned32<BlockMXFP4, 12, false> {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal));
   }
 };
+
+// Returns the offset of a weight's unsigned integer, without the centre.
+template <class Format>
+TANDEM_INLINE __m256 offsets_of(const typename Format::Block* blocks, __m256 scales) {
+  if constexpr (Format::has_min) {
+    return Format::mins(blocks);
+  } else {
+    return _mm256_mul_ps(scales, _mm256_set1_ps(-static_cast<float>(Format::centre)));
+  }
+}
 
 template <class BlockType>
 struct Signed32 {

@@ -5,6 +5,8 @@
 // prepare() computes for a whole super-block what its vectors need.
 #pragma once
 
+#include <cstddef>
+
 #include "cpu/avx2/linear_formats_32.h"
 
 namespace tandem::cpu {
@@ -95,11 +97,40 @@ TANDEM_INLINE SubScales scales_of_k4(const uint8_t* packed, fp16_t d, fp16_t dmi
           half_to_float(d), -half_to_float(dmin)};
 }
 
+// What four super-blocks of one of these formats say of their scales, unpacked for all four together.
+struct FourHeads {
+  uint8_t scales[4][8], mins[4][8];
+  float factors[4][2];  // d and -dmin
+};
+
+template <class Block>
+TANDEM_INLINE void heads_of_k4(const Block* const (&blocks)[4], FourHeads& to) {
+  static_assert(offsetof(Block, dmin) == 2 && offsetof(Block, scales) == 4);
+  const __m128i head[4] = {load128(blocks[0]), load128(blocks[1]), load128(blocks[2]), load128(blocks[3])};
+  const __m128i d01 = _mm_unpacklo_epi32(head[0], head[1]), d23 = _mm_unpacklo_epi32(head[2], head[3]);
+  const __m128i p01 = _mm_unpackhi_epi32(head[0], head[1]), p23 = _mm_unpackhi_epi32(head[2], head[3]);
+  const __m128i d = _mm_unpacklo_epi64(d01, d23), p0 = _mm_unpackhi_epi64(d01, d23);
+  const __m128i p1 = _mm_unpacklo_epi64(p01, p23), p2 = _mm_unpackhi_epi64(p01, p23);
+  const __m128i six = _mm_set1_epi8(0x3f), low = _mm_set1_epi8(0x0f), high = _mm_set1_epi8(0x30);
+  const auto store = [](uint8_t(&bytes)[4][8], __m128i low_four, __m128i high_four) __attribute__((always_inline)) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes[0]), _mm_unpacklo_epi32(low_four, high_four));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes[2]), _mm_unpackhi_epi32(low_four, high_four));
+  };
+  store(to.scales, _mm_and_si128(p0, six),
+        _mm_or_si128(_mm_and_si128(p2, low), _mm_and_si128(_mm_srli_epi32(p0, 2), high)));
+  store(to.mins, _mm_and_si128(p1, six),
+        _mm_or_si128(_mm_and_si128(_mm_srli_epi32(p2, 4), low), _mm_and_si128(_mm_srli_epi32(p1, 2), high)));
+  const __m256 signs = _mm256_setr_ps(0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f);
+  _mm256_storeu_ps(to.factors[0], _mm256_xor_ps(_mm256_cvtph_ps(d), signs));
+}
+
 struct Q4_K : Super<BlockQ4_K, 32, 15, 0, true> {
   template <int I>
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return four_bits<I>(b.qs);
   }
+  template <int J>
+  TANDEM_INLINE static void add_high_bits(const Block&, __m256i (&)[2]) {}
   TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
 };
 
@@ -107,6 +138,14 @@ struct Q5_K : Super<BlockQ5_K, 32, 31, 0, true> {
   template <int I>
   TANDEM_INLINE static __m256i quants(const Block& b) {
     return _mm256_or_si256(four_bits<I>(b.qs), move_bits<I, 4>(load256(b.qh), 16));
+  }
+  // To columns 4J.. (and 16 + 4J.. in the upper half) of sub-blocks 2p + i, in lanes p of two[i].
+  template <int J>
+  TANDEM_INLINE static void add_high_bits(const Block& b, __m256i (&two)[2]) {
+    const __m256i columns = _mm256_shuffle_epi32(load256(b.qh), 0x55 * J);
+    const __m256i bits = _mm256_srlv_epi32(columns, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    two[0] = _mm256_or_si256(two[0], move_bits<0, 4>(bits, 16));
+    two[1] = _mm256_or_si256(two[1], move_bits<1, 4>(bits, 16));
   }
   TANDEM_INLINE static SubScales scales(const Block& b) { return scales_of_k4(b.scales, b.d, b.dmin); }
 };

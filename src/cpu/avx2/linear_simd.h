@@ -65,6 +65,16 @@ TANDEM_INLINE void transpose8(__m256 (&v)[8]) {
   for (int i = 0; i < 8; ++i) v[i] = _mm256_castsi256_ps(bits[i]);
 }
 
+// In both halves alike, lane c of vector r becomes lane r of vector c.
+TANDEM_INLINE void transpose4(__m256i (&v)[4]) {
+  const __m256i low01 = _mm256_unpacklo_epi32(v[0], v[1]), high01 = _mm256_unpackhi_epi32(v[0], v[1]);
+  const __m256i low23 = _mm256_unpacklo_epi32(v[2], v[3]), high23 = _mm256_unpackhi_epi32(v[2], v[3]);
+  v[0] = _mm256_unpacklo_epi64(low01, low23);
+  v[1] = _mm256_unpackhi_epi64(low01, low23);
+  v[2] = _mm256_unpacklo_epi64(high01, high23);
+  v[3] = _mm256_unpackhi_epi64(high01, high23);
+}
+
 // Prefetches `bytes` bytes at p + `distance`; they may lie outside the tensor.
 template <auto Hint>  // an _mm_hint in GCC, an int in clang
 TANDEM_INLINE void prefetch(const void* p, int64_t distance, size_t bytes) {

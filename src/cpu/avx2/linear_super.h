@@ -5,6 +5,7 @@
 
 #include "cpu/avx2/linear_drive.h"
 #include "cpu/avx2/linear_formats_k.h"
+#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -50,7 +51,7 @@ template <class Format>
 struct DotK {
   using Block = typename Format::Block;
   static constexpr ActFormat format{256, Format::is_signed ? 0 : Format::sub, 0, false};
-  static constexpr int most_tokens = 4;
+  static constexpr int most_tokens = 4, stream_tokens = 1;
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return super_row_bytes<Format>(k); }
 
   static constexpr int64_t k_step = 256;
