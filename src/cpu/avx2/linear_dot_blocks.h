@@ -26,13 +26,7 @@ struct DotBlocks {
     Block blocks[8];
   };
   template <int T>
-  struct Sums {
-    __m256 acc[T];
-    TANDEM_INLINE Sums() {
-      for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
-    }
-    TANDEM_INLINE float total(int t) const { return sum_lanes(acc[t]); }
-  };
+  using Sums = SumsOfLanes<T>;
 
   static constexpr int kSums = kVnni || 8 * 2 * Format::most * 127 <= 32767 ? 1 : 2;  // int16 lanes hold all eight products, or four
   static_assert(kVnni || 8 / kSums * 2 * Format::most * 127 <= 32767);

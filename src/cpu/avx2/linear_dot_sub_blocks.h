@@ -22,13 +22,7 @@ struct DotSubBlocks {
   static constexpr int64_t k_step = 256;
   using Step = Block;
   template <int T>
-  struct Sums {
-    __m256 acc[T];
-    TANDEM_INLINE Sums() {
-      for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
-    }
-    TANDEM_INLINE float total(int t) const { return sum_lanes(acc[t]); }
-  };
+  using Sums = SumsOfLanes<T>;
 
   template <int T>
   TANDEM_INLINE static void add(const Block& block, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {

@@ -39,6 +39,16 @@ TANDEM_INLINE void for_tokens(const LinearCall& call, Fn&& fn) {
 // add<T>(step, tokens, column, sums); stream_tokens, up to how many are multiplied in streams; perhaps add_four<T>, the same of four
 // rows, with the same results.
 
+// Sums<T> in eight lanes of each token.
+template <int T>
+struct SumsOfLanes {
+  __m256 acc[T];
+  TANDEM_INLINE SumsOfLanes() {
+    for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
+  }
+  TANDEM_INLINE float total(int t) const { return sum_lanes(acc[t]); }
+};
+
 // The columns from `column` on, fewer than a step, copied into a zeroed one, which multiplies the zeros that pad the activations.
 template <class Kernel, int T, class Sums>
 TANDEM_INLINE void add_rest(const std::byte* w, const ActToken (&tokens)[T], int64_t k, int64_t column, Sums& sums) {
