@@ -2,12 +2,13 @@
 //
 // A vector of one block's columns gives sums that share a scale, and costs four operations of a token: product, widening, conversion,
 // fma. Here eight blocks are transposed first: a vector holds four columns of each, products are added up as int16, and the sums are
-// converted and multiplied by a vector of scales once. For 256 columns 20 operations of a token instead of 32, for 8 more of the
-// weights and 8 fewer for scales.
+// converted and multiplied by a vector of scales once. For 256 columns some 20 operations of a token instead of 34, for 8 more of the
+// weights.
 #pragma once
 
 #include "cpu/avx2/linear_drive.h"
 #include "cpu/avx2/linear_formats_32.h"
+#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {

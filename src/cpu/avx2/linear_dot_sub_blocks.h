@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cpu/avx2/linear_super.h"
+#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {

@@ -101,8 +101,8 @@ TANDEM_INLINE void add_of_streams(const std::byte* const (&w)[kStreams], const A
 
 // T tokens with kStreams streams of weights at a time, each of some rows one after the other: the first part of the rows, the second, and
 // so on. From memory, on two cores of a Zen 3, this was faster with one token than a single stream by 3% (Q4_0), 7% (Q4_K, Q8_0), 9%
-// (Q5_K) and 23% (Q6_K), on one core by 19% (Q4_K). With two to four tokens it is slower by 4 to 15%, but for the kernels whose sums'
-// lanes are blocks: those gain 4 to 20%.
+// (Q5_K) and 23% (Q6_K), on one core by 19% (Q4_K). With two to four tokens most are up to 15% slower so; those whose sums' lanes are
+// blocks gain up to 20%.
 // On every CPU: reads_in_streams() tells of other kernels.
 template <class Kernel, int T>
 void dot_streams(const LinearCall& call, int64_t t0, int64_t row0, int64_t rows_of_stream, int64_t rows_of_item) {

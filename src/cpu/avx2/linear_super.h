@@ -5,7 +5,6 @@
 
 #include "cpu/avx2/linear_drive.h"
 #include "cpu/avx2/linear_formats_k.h"
-#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
