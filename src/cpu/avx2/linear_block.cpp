@@ -234,7 +234,7 @@ constexpr DtypeKernels byte_kernels = dtype_kernels<Dot32<Format>, BytePanel32<F
 template <class Format>
 constexpr DtypeKernels nibble_kernels = dtype_kernels<DotBlocks<Format>, BytePanel32<Format>>(kVnni ? 4 : Format::most == 15 ? 13 : 9);
 template <class Format>
-constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(13);
+[[maybe_unused]] constexpr DtypeKernels word_kernels = dtype_kernels<Dot32<Format>, WordPanel32<Format>>(13);
 template <class Format>
 constexpr DtypeKernels signed_kernels = [] {
   if constexpr (kVnni)
