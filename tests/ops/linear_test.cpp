@@ -263,6 +263,33 @@ TEST_P(Linear, NanAndInfinityGiveNan) {
   }
 }
 
+// Kernels read behind a row where it ends within what they take at a time.
+TEST_P(Linear, NansOfARowStayInIt) {
+  const auto expect_own_rows = [&] {
+    for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 70}) {
+      for (const int64_t blocks : {1, 3, 5, 18}) {
+        SCOPED_TRACE(testing::Message() << "n " << n << " blocks " << blocks);
+        Problem p(dtype(), n, 7, blocks * block(), rng);
+        const size_t row = row_bytes(dtype(), p.k);
+        const auto fill_odd_rows = [&](int with) {
+          for (size_t r = 1; r < 7; r += 2) std::memset(p.w.data() + r * row, with, row);
+        };
+        fill_odd_rows(0);
+        const std::vector<float> want = multiply(kernels(), p);
+        fill_odd_rows(0xff);
+        const std::vector<float> got = multiply(kernels(), p);
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (i % 7 % 2 == 0) EXPECT_EQ(got[i], want[i]) << "row " << i % 7;
+        }
+      }
+    }
+  };
+  expect_own_rows();
+  if (isa() < Isa::avx512 || !set()) return;
+  const AsOtherCpus other;
+  expect_own_rows();
+}
+
 TEST_P(Linear, ZeroAndTinyInputsGiveZero) {
   for (int64_t n : {1, 20, 75}) {
     Problem p(dtype(), n, 17, 2 * block(), rng);

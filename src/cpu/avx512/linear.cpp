@@ -15,7 +15,7 @@ bool has_kernel(DType dtype) {
 
 size_t encoded_bytes(DType dtype, int64_t n, int64_t k) {
   if (is_float(dtype)) return float_encoded_bytes(n, k);
-  return static_cast<size_t>(4 * n * TileLayout{unit_of(dtype), k}.token_words());
+  return static_cast<size_t>(n * encoding_of(dtype, n).bytes(k));
 }
 
 bool same_encoding(DType a, DType b, int64_t n) {
@@ -31,6 +31,10 @@ void encode(DType dtype, const float* x, int64_t ldx, int64_t n, int64_t k, int6
             std::byte* encoded) {
   if (is_float(dtype)) return float_encode(x, ldx, n, k, token0, token1, encoded);
   const Encoding encoding = encoding_of(dtype, n);
+  if (encoding.by_rows()) {
+    for (int64_t t = token0; t < token1; ++t) encode_row(encoding, x + t * ldx, k, t, n, encoded);
+    return;
+  }
   const TileLayout layout{encoding.unit, k, encoding.order};
   const int64_t T = encoding.tile_tokens;
   for (int64_t t = token0; t < token1; t += T) {

@@ -342,17 +342,15 @@ size_t scratch_bytes_of(const Format& f, int64_t n, int64_t k) {
 }
 
 // Row by row.
-void multiply_rows(const LinearCall& call, const Format& f, int64_t row0, int64_t row1, std::byte* scratch) {
-  RowTokens tokens;
-  row_tokens(call, f.shape.unit, f.shape.mins == 8, reinterpret_cast<float*>(scratch), tokens);
-  f.row_kernels[call.n](call, row0, row1, tokens);
+void multiply_rows(const LinearCall& call, const Format& f, int64_t row0, int64_t row1) {
+  f.row_kernels[call.n](call, row0, row1);
 }
 
 // See LinearKernels::multiply.
 void multiply_format(const LinearCall& call, const Format& f, int64_t row0, int64_t row1,
                      std::byte* scratch) {
   if (f.by_rows(call.n)) {
-    multiply_rows(call, f, row0, row1, scratch);
+    multiply_rows(call, f, row0, row1);
   } else if (call.n <= kMaxTile) {
     multiply_one_tile(call, f, row0, row1, scratch);
   } else {

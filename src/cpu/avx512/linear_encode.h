@@ -92,32 +92,6 @@ TANDEM_INLINE void put_in_fours(int8_t* q) {
   });
 }
 
-// The first `columns` bytes of a span to Order::halves.
-TANDEM_INLINE void put_in_halves(int8_t* q, int64_t columns) {
-  constexpr int64_t kGroup = 128;
-  for (; columns >= kGroup; columns -= kGroup, q += kGroup) {
-    const __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 64);
-    _mm512_store_si512(q, _mm512_shuffle_i32x4(a, b, 0x88));
-    _mm512_store_si512(q + 64, _mm512_shuffle_i32x4(a, b, 0xdd));
-  }
-  alignas(64) int8_t rest[kGroup];
-  std::memcpy(rest, q, static_cast<size_t>(columns));
-  const int64_t n_blocks = columns / 32;
-  for (int64_t half = 0; half < 2 * n_blocks; ++half)
-    std::memcpy(q + 16 * (half / 2 + half % 2 * n_blocks), rest + 16 * half, 16);
-}
-
-// The bytes of a span to Order::evens.
-TANDEM_INLINE void put_in_evens(int8_t* q) {
-  put_in_halves(q, kSpan);
-  unroll<2>([&](auto half) __attribute__((always_inline)) {  // those of blocks 0 to 3, and of 4 to 7
-    int8_t *even = q + 64 * half.value, *odd = even + 128;
-    const __m512i a = _mm512_load_si512(even), b = _mm512_load_si512(odd);
-    _mm512_store_si512(even, _mm512_shuffle_i32x4(a, b, 0x88));
-    _mm512_store_si512(odd, _mm512_shuffle_i32x4(a, b, 0xdd));
-  });
-}
-
 // Puts `count` words of one token at every T-th place.
 TANDEM_INLINE void spread(const void* from, int64_t count, int64_t T, uint32_t* to) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * T, static_cast<const std::byte*>(from) + 4 * i, 4);
@@ -136,8 +110,6 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
       Span span;
       encode_span<unit>(x + t * ldx + c, columns, q[t], span);
       if (layout.order == Order::fours) put_in_fours(q[t]);
-      if (layout.order == Order::halves) put_in_halves(q[t], columns);
-      if (layout.order == Order::evens) put_in_evens(q[t]);
       spread(span.scale, columns / unit, T, scale_to + t);
       if constexpr (unit == 32) {
         spread(span.sum32, columns / 32, T, sum_to + t);
@@ -157,6 +129,66 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
     scale_to += columns / unit * T;
     sum_to += columns / 32 * T;
     sum32_to += columns / 64 * T;
+  }
+}
+
+// The vectors of RowColumns or RowSixteens, of columns in their order.
+TANDEM_INLINE void put_in_lanes(Order order, const int8_t* q, int8_t* to) {
+  const auto store = [to](int64_t i, __m512i v) __attribute__((always_inline)) { _mm512_store_si512(to + 64 * i, v); };
+  const auto lanes = [q](int64_t first, int64_t stride) __attribute__((always_inline)) {
+    return four_sixteens(q + first, q + first + stride, q + first + 2 * stride, q + first + 3 * stride);
+  };
+  unroll<2>([&](auto h) __attribute__((always_inline)) {
+    constexpr int half = decltype(h)::value;
+    if (order == Order::sub_blocks) {
+      unroll<2>([&](auto odd) __attribute__((always_inline)) {
+        const int64_t first = 32 * odd.value + 16 * half;
+        __m512i a = lanes(first, 64), b = lanes(first + kSpan, 64);
+        interleave_words(a, b);
+        store(4 * half + odd.value, a);
+        store(4 * half + 2 + odd.value, b);
+      });
+      return;
+    }
+    __m512i v[4];
+    unroll<4>([&](auto i) __attribute__((always_inline)) {
+      v[i.value] = order == Order::blocks ? lanes(32 * i.value + 16 * half, 128) : lanes(128 * i.value + 64 * half, 16);
+    });
+    transpose4(v);
+    unroll<4>([&](auto i) __attribute__((always_inline)) {
+      store(order == Order::blocks ? 4 * half + i.value : 2 * i.value + half, v[i.value]);
+    });
+  });
+}
+
+template <int unit>
+TANDEM_INLINE void encode_row_units(Order order, const float* x, int64_t k, int64_t t, int64_t n, std::byte* encoded) {
+  alignas(64) int8_t q[2 * kSpan];
+  for (int64_t c = 0; c < k; c += kRowColumns) {
+    Span spans[2];
+    for (int64_t s = 0; s < 2; ++s) {
+      const int64_t first = c + s * kSpan, columns = k - first < kSpan ? (k > first ? k - first : 0) : kSpan;
+      encode_span<unit>(x + (columns > 0 ? first : 0), columns, q + s * kSpan, spans[s]);
+    }
+    const int64_t index = c / kRowColumns * n + t;
+    if (order == Order::sixteens) {
+      auto& to = reinterpret_cast<RowSixteens*>(encoded)[index];
+      put_in_lanes(order, q, to.q);
+      for (int i = 0; i < 16; ++i) to.scale[i] = spans[i / 2 % 2].scale[0];
+      for (int i = 0; i < 32; ++i) {  // lane 4 * lane + 2 * super-block + half of even or odd vectors
+        const int odd = i / 16, lane = i / 4 % 4;
+        to.start[i] = -32 * spans[i / 2 % 2].sum16[8 * (i % 2) + 4 * odd + lane];
+      }
+      continue;
+    }
+    auto& to = reinterpret_cast<RowColumns*>(encoded)[index];
+    put_in_lanes(order, q, to.q);
+    for (int i = 0; i < 16; ++i) {
+      const Span& block = spans[i / 8];
+      const float scale = block.scale[i % 8 * 32 / unit];
+      to.sum[i] = scale * static_cast<float>(block.sum32[i % 8]);
+      to.scale[i] = order == Order::sub_blocks ? spans[i % 2].scale[0] : scale;
+    }
   }
 }
 

@@ -50,13 +50,31 @@ inline int64_t tile_tokens(int64_t n) {
 }
 
 // The order of columns in q: as they are; 16 columns transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
-// of each of four vectors of a grid (vbmi/); or of four blocks of 32 (of fewer at the end) all first halves, then all second
-// ones, so that two vectors have the columns of a block in the same lanes (linear_rows.h); or, of eight blocks, first those of
-// blocks 0, 2, 4 and 6 so and then those of 1, 3, 5 and 7, which Q4_K and Q5_K have in low and in high nibbles.
-enum class Order { columns, fours, halves, evens };
+// of each of four vectors of a grid (vbmi/); or that of one of the kinds of RowColumns.
+enum class Order { columns, fours, blocks, sub_blocks, sixteens };
 
-// Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can: then each is a tile of its own.
-inline constexpr int64_t kMaxRowTokens = 6;
+// Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can.
+inline constexpr int64_t kMaxRowTokens = 8;
+
+// 512 columns of one token for products row by row, those behind a row's end as zeros. A vector of q has four columns of each of
+// 16 blocks, a lane each, so that a sum of products has a lane for every block. What else is here lies in the same lanes.
+//   blocks      vector g: columns 4g.. of 16 blocks of 32 columns
+//   sub_blocks  two super-blocks of Q4_K or Q5_K, a and b; lanes of 16 bytes 2p (+ 1 in vectors of odd numbers): of sub-block 2p
+//               (2p + 1) vector 2i has columns 8i.. of a and of b and 8i + 4.. of both. `sum` is in the order of sub-blocks
+//   sixteens    see RowSixteens
+struct RowColumns {
+  alignas(64) int8_t q[512];
+  float scale[16];  // what the lane's columns are multiplied with
+  float sum[16];    // scale times the sum of a block's q
+};
+// The same of two super-blocks of Q6_K, a and b, which have sub-blocks of 16 columns: in the lanes of 16 bytes i vector 2j has
+// columns 4j.. of the sub-blocks i of both halves of a and of b, and vector 2j + 1 those of sub-blocks 4 + i.
+struct RowSixteens {
+  alignas(64) int8_t q[512];
+  float scale[16];
+  int32_t start[32];  // -32 times the sum of a sub-block's q, of even vectors and of odd ones
+};
+inline constexpr int64_t kRowColumns = 512;
 
 // How n tokens are encoded for a dtype.
 struct Encoding {
@@ -64,6 +82,10 @@ struct Encoding {
   Order order;
   int64_t tile_tokens;
   bool operator==(const Encoding&) const = default;
+
+  bool by_rows() const { return order >= Order::blocks; }
+  // Of one token.
+  int64_t bytes(int64_t k) const;
 };
 Encoding encoding_of(DType dtype, int64_t n);
 
@@ -82,8 +104,17 @@ struct TileLayout {
   int64_t token_words() const { return q_words() + scale_words() + sum_words() + sum32_words(); }
 };
 
+inline int64_t Encoding::bytes(int64_t k) const {
+  const int64_t steps = (k + kRowColumns - 1) / kRowColumns;
+  if (order == Order::sixteens) return steps * static_cast<int64_t>(sizeof(RowSixteens));
+  if (by_rows()) return steps * static_cast<int64_t>(sizeof(RowColumns));
+  return 4 * TileLayout{unit, k, order}.token_words();
+}
+
 // Columns of activations as 8 bits: [token0, token1) is one whole tile.
 void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t tokens, std::byte* tile);
+// Token t of n for products row by row: RowColumns [k / 512][n], or RowSixteens.
+void encode_row(const Encoding& encoding, const float* x, int64_t k, int64_t t, int64_t n, std::byte* encoded);
 
 // Columns that share an activation scale of a quantized dtype: 32 or 256; 0: no kernels.
 int unit_of(DType dtype);

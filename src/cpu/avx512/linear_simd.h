@@ -49,6 +49,28 @@ TANDEM_INLINE __m512 high_halves(__m512i words) {
   return low_halves(_mm512_srli_epi32(words, 16));
 }
 
+TANDEM_INLINE __m128i sixteen(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+// 16 bytes at each of four places.
+TANDEM_INLINE __m512i four_sixteens(const void* a, const void* b, const void* c, const void* d) {
+  const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(sixteen(a)), sixteen(b), 1);
+  return _mm512_inserti32x4(_mm512_inserti32x4(two, sixteen(c), 2), sixteen(d), 3);
+}
+// In each lane of 16 bytes, word c of vector r becomes word r of vector c.
+TANDEM_INLINE void transpose4(__m512i (&v)[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpackhi_epi32(v[0], v[1]);
+  const __m512i c = _mm512_unpacklo_epi32(v[2], v[3]), d = _mm512_unpackhi_epi32(v[2], v[3]);
+  v[0] = _mm512_unpacklo_epi64(a, c), v[1] = _mm512_unpackhi_epi64(a, c);
+  v[2] = _mm512_unpacklo_epi64(b, d), v[3] = _mm512_unpackhi_epi64(b, d);
+}
+// In each lane of 16 bytes the words of vectors a and b in turn: of their first halves, and of their second ones.
+TANDEM_INLINE void interleave_words(__m512i& a, __m512i& b) {
+  const __m512i first = _mm512_unpacklo_epi32(a, b);
+  b = _mm512_unpackhi_epi32(a, b);
+  a = first;
+}
+
 // How far ahead of their use weights that lie in one stream are fetched into L2: what a core reads in the time that memory takes
 // to answer, and as much again on a Zen 5. Shorter over longer, as measured by product alone: Granite Rapids F16 +12%, Q4_K and Q8_0
 // up to 9%; Zen 4 with two threads F16 4%, Q4_K 5%, Q8_0 12%, Q4_0 19%, Q6_K 27%. 8 KB over 6 on a Zen 4 with weights in huge pages:
@@ -62,6 +84,8 @@ TANDEM_INLINE size_t ahead_into_l2() {
 // How far ahead of its use each of kStreams streams (fetch.h) is fetched. The prefetchers of the caches follow each to the end of its
 // page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
 inline constexpr size_t kAheadOfStream = 2 << 10;
+// And how far into the L1: loads that wait for the L2 alone take a tenth of the bandwidth (linear_rows.h, linear_float.cpp).
+inline constexpr size_t kAheadInL1 = 3 << 9;
 
 // Prefetches the lines of some bytes, which need not be there.
 TANDEM_INLINE void fetch_into_l2(const std::byte* from, size_t n_bytes) {
