@@ -91,16 +91,14 @@ struct PanelRows {
   }
 };
 
-// What is fetched while a panel's rows are read: `streams`, if they are there, or the next panel's rows, each with the row in its place.
+// What is fetched while a panel's rows are read: the next panel's rows, each with the row in its place.
 struct Ahead {
   PanelRows rows;
-  Streams* streams = nullptr;
 
   // With kVecs vectors of a row's columns, from the d-th on. `row`: in that row's place.
   template <class Rows, int kVecs>
   TANDEM_INLINE void fetch_columns(const std::byte* row, int64_t d) const {
     constexpr int kBytes = kLanes * static_cast<int>(sizeof(typename Rows::Value));
-    if (streams) return streams->fetch<kVecs * kBytes>();
     fetch_lines<kVecs * kBytes>(row + d * static_cast<int64_t>(sizeof(typename Rows::Value)));
   }
 };
@@ -169,12 +167,8 @@ void dot_panel(const Panels& p, const PanelRows& keys, const Ahead& ahead) {
         Vec y[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) y[q] = load(p.q + q * p.ld_k + d);
-        if (ahead.streams) {
-          ahead.streams->fetch<kPositions * kLanes * static_cast<int>(sizeof(typename Rows::Value))>();
-        } else {
-          fetch_lines(then, step_bytes);  // a little at a time: the core can wait for few lines only
-          then += step_bytes;
-        }
+        fetch_lines(then, step_bytes);  // a little at a time: the core can wait for few lines only
+        then += step_bytes;
 #pragma GCC unroll 16
         for (int j = 0; j < kPositions; ++j) {
           const Vec x = Rows::at(row + static_cast<size_t>(j) * keys.row_bytes, d);

@@ -3,16 +3,12 @@
 // and values of one head in turn, a core of a Zen 4 read 20 GB/s of halves (heads of 128 columns, one query) where plain loads read
 // 29, and so 24, because in long stretches the hardware has more lines under way than the core. With four queries the multipliers
 // are the limit (19 GB/s; 22 from the L2).
-// On Intel a stretch is fetched into the L2 in several streams (Streams in fetch.h) while the one before it is multiplied. A core of a
-// Granite Rapids that reads 14 to 16 GB/s with plain loads read halves, heads of 64 and 128 columns, at 9.4 and 10 with one query,
-// head by head, and at 13.7 and 13.4 so; four queries 9 and 9.5, 12.7 and 12.5; eight 7 and 7.8, 9.3 and 10. From the L2 one query
-// reads 33, four 21, eight 11: a core waits for few lines at a time, and those fetched from memory take the places of those that are
-// read from the L2. Two streams 13.1 and 11.8 (one query and four, 128 columns), eight and sixteen as four; with every second line
-// alone 10.4 and 8.5, because the hardware does not bring the others in time.
+// On Intel the blocks are read in several streams (attention_streams.h).
 #pragma once
 
 #include "cpu/linear_kernels.h"
 #include "cpu/simd/attention_few.h"
+#include "cpu/simd/attention_streams.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -56,6 +52,8 @@ class AdjacentHeads {
         values_(values_of(call_, shape_)),
         dot_(panel_fns_of(reading_of(call_.k_dtype, keys_, kLanes), call_.n_queries).dot),
         update_(panel_fns_of(reading_of(call_.v_dtype, values_, 1), call_.n_queries).update),
+        in_streams_dot_(stream_fns_of(call_.k_dtype, call_.n_queries).dot),
+        in_streams_update_(stream_fns_of(call_.v_dtype, call_.n_queries).update),
         softmax_(softmax_panel_fn(stride())) {
     uintptr_t end = reinterpret_cast<uintptr_t>(scratch);
     const auto take = [&](int64_t n_floats) {
@@ -70,7 +68,7 @@ class AdjacentHeads {
       p.highest = p.lowest + p.n_q;
       p.q = take(call_.n_queries * p.ld_k);
       p.acc = take(call_.n_queries * p.ld_v);
-      p.s = take(call_.block_size * stride());
+      p.s = take(kStreams * call_.block_size * stride());
       p.max = take(p.n_q);
       p.sum = take(p.n_q);
       p.factor = take(p.n_q);
@@ -85,6 +83,12 @@ class AdjacentHeads {
   void attend() const {
     const int64_t end = call_.kv_end;
     for (int64_t first = call_.kv_begin; first < end; first += call_.block_size) {
+      const int64_t in_streams = kStreams * call_.block_size;
+      if (in_streams_ && first + in_streams <= end && first >= seen_.all_from && first + in_streams - 1 <= seen_.all_to) {
+        attend_streams(first, end + call_.kv_then);
+        first += in_streams - call_.block_size;
+        continue;
+      }
       const int64_t n = lesser(end - first, call_.block_size), last = first + n - 1;
       if (last < seen_.any_from || first > seen_.any_to) continue;
       attend_block(first, n, lesser(end + call_.kv_then - first - n, call_.block_size));
@@ -110,9 +114,7 @@ class AdjacentHeads {
   void attend_block(int64_t first, int64_t n, int64_t n_then) const {
     const AdjacentRows k = keys(first, n), v{values_.row(first), v_heads_, n, values_.row_bytes},
                        next_k = keys(first + n, n_then);
-    const auto n_rows = static_cast<size_t>(n);
-    Streams v_streams = streams_of(v, n_rows * k.row_bytes), k_streams = streams_of(next_k, n_rows * v.row_bytes);
-    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead_of(k, h, v, &v_streams));
+    for (int64_t h = 0; h < n_; ++h) dot_(panels_[h], k.of_head(h), ahead_of(k, h, v));
     const int64_t last = first + n - 1;
     const bool masked = first < seen_.all_from || last > seen_.all_to || n % kLanes != 0;
     for (int64_t h = 0; h < n_; ++h) {
@@ -120,25 +122,45 @@ class AdjacentHeads {
       if (call_.softcap > 0) cap_scores(p.s, whole_vecs(n * stride()), call_.softcap);
       softmax_(p, first, n, masked);
     }
-    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead_of(v, h, next_k, &k_streams));
+    for (int64_t h = 0; h < n_; ++h) update_(panels_[h], v.of_head(h), ahead_of(v, h, next_k));
   }
 
-  // The rows of all heads, while each head's `used` bytes are read.
-  Streams streams_of(const AdjacentRows& rows, size_t used) const {
-    if (rows.n == 0) return {};
-    const auto n = static_cast<size_t>(n_);
-    return Streams(&rows.first, 1, n * static_cast<size_t>(call_.block_size) * rows.row_bytes, n * used);
+  // The same of kStreams whole blocks that all queries see; positions before `end` are attended to next.
+  void attend_streams(int64_t first, int64_t end) const {
+    const int64_t n = call_.block_size, next = first + kStreams * n;
+    const std::byte *k[kStreams], *v[kStreams], *next_k[kStreams];
+    for (int64_t b = 0; b < kStreams; ++b) {
+      k[b] = keys_.row(first + b * n);
+      v[b] = values_.row(first + b * n);
+      next_k[b] = next + b * n < end ? keys_.row(next + b * n) : k[b];
+    }
+    for (int64_t h = 0; h < n_; ++h) in_streams_dot_(panels_[h], of_head(k, k_heads_, h, keys_.row_bytes, v));
+    for (int64_t h = 0; h < n_; ++h) {
+      const Panels& p = panels_[h];
+      if (call_.softcap > 0) cap_scores(p.s, kStreams * n * stride(), call_.softcap);
+      softmax_(p, first, kStreams * n, false);
+    }
+    for (int64_t h = 0; h < n_; ++h) in_streams_update_(panels_[h], of_head(v, v_heads_, h, values_.row_bytes, next_k));
   }
 
-  // What to fetch with a head's rows: `streams` of `then`, where there are such, or rows of the next head, or of the first one in
-  // `then`. Only its own for one query on a Zen 4, which takes whole rows in the order of memory: there the hardware goes on by
-  // itself, with more under way than a core may ask for.
-  Ahead ahead_of(const AdjacentRows& rows, int64_t h, const AdjacentRows& then, Streams* streams) const {
-    if (!in_streams_ && (kLanes != 16 || !fetches_into_l2() || call_.n_queries > 1))
-      return {h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0)};
-    Ahead ahead;
-    if (in_streams_) ahead.streams = streams;
-    return ahead;
+  // A head's rows of blocks, behind whose last head those at `then` are read.
+  StreamRows of_head(const std::byte* const (&blocks)[kStreams], const ptrdiff_t* heads, int64_t h, size_t row_bytes,
+                     const std::byte* const (&then)[kStreams]) const {
+    StreamRows rows{{}, row_bytes, call_.block_size, {}, call_.block_size};
+    const auto n_bytes = static_cast<ptrdiff_t>(row_bytes) * call_.block_size;
+    for (int64_t b = 0; b < kStreams; ++b) {
+      rows.rows[b] = blocks[b] + heads[h];
+      rows.then[b] = then[b] - (rows.rows[b] + n_bytes) + StreamRows::kAheadInL2;
+    }
+    if (h + 1 == n_) rows.then_from = (n_bytes - StreamRows::kAheadInL2) / static_cast<ptrdiff_t>(row_bytes);
+    return rows;
+  }
+
+  // What to fetch with a head's rows: those of the next head, or of the first one in `then`. Only its own for one query on a Zen 4,
+  // which takes whole rows in the order of memory: there the hardware goes on by itself, with more under way than a core may ask for.
+  Ahead ahead_of(const AdjacentRows& rows, int64_t h, const AdjacentRows& then) const {
+    if (kLanes == 16 && fetches_into_l2() && call_.n_queries == 1) return {};
+    return {h + 1 < n_ ? rows.of_head(h + 1) : then.of_head(0)};
   }
 
   const AttentionCall& call_;
@@ -147,6 +169,7 @@ class AdjacentHeads {
   const Panels shape_;
   const CacheRows keys_, values_;
   const PanelFn dot_, update_;
+  const StreamFn in_streams_dot_, in_streams_update_;
   const SoftmaxPanel softmax_;
   Seen seen_;
   Panels panels_[kHeadsAtOnce];
@@ -154,9 +177,8 @@ class AdjacentHeads {
 };
 
 void attend_heads(const AttentionCall* calls, int64_t n, std::byte* scratch) {
-  const int64_t at_once = reads_in_streams() ? heads_of_stretch(calls[0], calls[0].block_size, n) : kHeadsAtOnce;
-  for (int64_t first = 0; first < n; first += at_once) {
-    AdjacentHeads heads(calls + first, lesser(at_once, n - first), scratch);
+  for (int64_t first = 0; first < n; first += kHeadsAtOnce) {
+    AdjacentHeads heads(calls + first, lesser(kHeadsAtOnce, n - first), scratch);
     heads.attend();
     heads.finish(calls + first);
   }
