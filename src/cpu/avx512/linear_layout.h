@@ -59,16 +59,16 @@ inline constexpr int64_t kMaxRowTokens = 8;
 // 512 columns of one token for products row by row, those behind a row's end as zeros. A vector of q has four columns of each of
 // 16 blocks, a lane each, so that a sum of products has a lane for every block. What else is here lies in the same lanes.
 //   blocks      vector g: columns 4g.. of 16 blocks of 32 columns
-//   sub_blocks  two super-blocks of Q4_K or Q5_K, a and b; lanes of 16 bytes 2p (+ 1 in vectors of odd numbers): of sub-block 2p
-//               (2p + 1) vector 2i has columns 8i.. of a and of b and 8i + 4.. of both. `sum` is in the order of sub-blocks
+//   sub_blocks  two super-blocks of Q4_K or Q5_K, a and b: lane p of 16 bytes of vector 2i has columns 8i.. of sub-block 2p of a and of
+//               b, then columns 8i + 4.. of both; vector 2i + 1 those of sub-block 2p + 1. `sum` is in the order of sub-blocks
 //   sixteens    see RowSixteens
 struct RowColumns {
   alignas(64) int8_t q[512];
   float scale[16];  // what the lane's columns are multiplied with
   float sum[16];    // scale times the sum of a block's q
 };
-// The same of two super-blocks of Q6_K, a and b, which have sub-blocks of 16 columns: in the lanes of 16 bytes i vector 2j has
-// columns 4j.. of the sub-blocks i of both halves of a and of b, and vector 2j + 1 those of sub-blocks 4 + i.
+// The same of two super-blocks of Q6_K, a and b, whose sub-blocks have 16 columns: lane p of 16 bytes of vector 2j has columns 4j.. of
+// sub-block p of the first half of a and of its second one, then of those of b; vector 2j + 1 those of sub-block 4 + p of each half.
 struct RowSixteens {
   alignas(64) int8_t q[512];
   float scale[16];
