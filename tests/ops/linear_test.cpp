@@ -2,10 +2,12 @@
 // plain sums of dequantized weights. Weights are random blocks, so that every bit pattern of quants and
 // scales occurs.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -288,6 +290,51 @@ TEST_P(Linear, NansOfARowStayInIt) {
   if (isa() < Isa::avx512 || !set()) return;
   const AsOtherCpus other;
   expect_own_rows();
+}
+
+// Weights that end where a page begins that may not be read.
+class FencedWeights {
+ public:
+  explicit FencedWeights(const std::vector<std::byte>& w)
+      : n_(w.size()),
+        pages_((n_ + kPage - 1) / kPage * kPage),
+        memory_(mmap(nullptr, pages_ + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw std::bad_alloc();
+    std::memcpy(data(), w.data(), n_);
+    if (mprotect(data() + n_, kPage, PROT_NONE) != 0) throw std::bad_alloc();
+  }
+  ~FencedWeights() { munmap(memory_, pages_ + kPage); }
+  FencedWeights(const FencedWeights&) = delete;
+  FencedWeights& operator=(const FencedWeights&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_) + (pages_ - n_); }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  size_t n_, pages_;
+  void* memory_;
+};
+
+TEST_P(Linear, NothingIsReadBehindTheWeights) {
+  const auto expect_the_same = [&] {
+    for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 70}) {
+      for (const int64_t blocks : {1, 3, 18}) {
+        for (const int64_t m : {1, 16, 18}) {
+          SCOPED_TRACE(testing::Message() << "n " << n << " blocks " << blocks << " rows " << m);
+          Problem p(dtype(), n, m, blocks * block(), rng);
+          const std::vector<float> want = multiply(kernels(), p);
+          const FencedWeights fenced(p.w);
+          p.elsewhere = fenced.data();
+          const std::vector<float> got = multiply(kernels(), p);
+          EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * 4), 0);
+        }
+      }
+    }
+  };
+  expect_the_same();
+  if (isa() < Isa::avx512 || !set()) return;
+  const AsOtherCpus other;
+  expect_the_same();
 }
 
 TEST_P(Linear, ZeroAndTinyInputsGiveZero) {

@@ -74,6 +74,7 @@ struct Problem {
   int64_t n, m, k;
   std::vector<std::byte> w;
   std::vector<float> x, bias, residual;
+  const std::byte* elsewhere = nullptr;  // weights, if not w
 
   Problem(DType type, int64_t tokens, int64_t rows, int64_t columns, std::mt19937& rng)
       : dtype(type),
@@ -100,7 +101,7 @@ inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& 
   std::vector<float> y(static_cast<size_t>(p.n * p.m), -77.0f);
   LinearCall call;
   call.dtype = p.dtype;
-  call.w = p.w.data();
+  call.w = p.elsewhere ? p.elsewhere : p.w.data();
   call.n = p.n;
   call.m = p.m;
   call.k = p.k;
