@@ -281,7 +281,9 @@ TEST_P(Linear, NansOfARowStayInIt) {
         fill_odd_rows(0xff);
         const std::vector<float> got = multiply(kernels(), p);
         for (size_t i = 0; i < got.size(); ++i) {
-          if (i % 7 % 2 == 0) EXPECT_EQ(got[i], want[i]) << "row " << i % 7;
+          if (i % 7 % 2 == 0) {
+            EXPECT_EQ(got[i], want[i]) << "row " << i % 7;
+          }
         }
       }
     }

@@ -23,6 +23,7 @@
 
 #include "cpu/simd/attention_panels.h"
 #include "cpu/simd/fetch.h"
+#include "cpu/simd/unroll.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -290,19 +291,19 @@ struct PanelFns {
   PanelFn dot, update;
 };
 
-template <class Rows>
-PanelFns panel_fns(int64_t n_queries) {
+// make(Index<n_queries>{}).
+template <class Make>
+auto fns_of_queries(int64_t n_queries, const Make& make) {
   static_assert(kFewQueries == 4 || kFewQueries == 8);
   constexpr int kMore = kFewQueries == 8 ? 4 : 0;
-  constexpr PanelFns kFns[] = {{dot_panel<Rows, 1>, update_panel<Rows, 1>},
-                               {dot_panel<Rows, 2>, update_panel<Rows, 2>},
-                               {dot_panel<Rows, 3>, update_panel<Rows, 3>},
-                               {dot_panel<Rows, 4>, update_panel<Rows, 4>},
-                               {dot_panel<Rows, 1 + kMore>, update_panel<Rows, 1 + kMore>},
-                               {dot_panel<Rows, 2 + kMore>, update_panel<Rows, 2 + kMore>},
-                               {dot_panel<Rows, 3 + kMore>, update_panel<Rows, 3 + kMore>},
-                               {dot_panel<Rows, 4 + kMore>, update_panel<Rows, 4 + kMore>}};
-  return kFns[n_queries - 1];
+  const decltype(make(Index<1>{})) fns[] = {make(Index<1>{}),         make(Index<2>{}),         make(Index<3>{}),
+                                            make(Index<4>{}),         make(Index<1 + kMore>{}), make(Index<2 + kMore>{}),
+                                            make(Index<3 + kMore>{}), make(Index<4 + kMore>{})};
+  return fns[n_queries - 1];
+}
+template <class Rows>
+PanelFns panel_fns(int64_t n_queries) {
+  return fns_of_queries(n_queries, [](auto n) { return PanelFns{dot_panel<Rows, n.value>, update_panel<Rows, n.value>}; });
 }
 SoftmaxPanel softmax_panel_fn(int64_t stride) {
   if constexpr (kFewQueries == 8) {

@@ -146,16 +146,7 @@ struct StreamFns {
 
 template <class Rows>
 StreamFns stream_fns(int64_t n_queries) {
-  constexpr int kMore = kFewQueries == 8 ? 4 : 0;
-  constexpr StreamFns kFns[] = {{dot_streams<Rows, 1>, update_streams<Rows, 1>},
-                                {dot_streams<Rows, 2>, update_streams<Rows, 2>},
-                                {dot_streams<Rows, 3>, update_streams<Rows, 3>},
-                                {dot_streams<Rows, 4>, update_streams<Rows, 4>},
-                                {dot_streams<Rows, 1 + kMore>, update_streams<Rows, 1 + kMore>},
-                                {dot_streams<Rows, 2 + kMore>, update_streams<Rows, 2 + kMore>},
-                                {dot_streams<Rows, 3 + kMore>, update_streams<Rows, 3 + kMore>},
-                                {dot_streams<Rows, 4 + kMore>, update_streams<Rows, 4 + kMore>}};
-  return kFns[n_queries - 1];
+  return fns_of_queries(n_queries, [](auto n) { return StreamFns{dot_streams<Rows, n.value>, update_streams<Rows, n.value>}; });
 }
 StreamFns stream_fns_of(DType dtype, int64_t n_queries) {
   switch (dtype) {
