@@ -131,6 +131,7 @@ inline std::vector<float> multiply(const LinearKernels& kernels, const Problem& 
 inline std::pair<size_t, size_t> integers_summed_apart(DType dtype) {
   switch (dtype) {
     case DType::Q4_0: return {offsetof(BlockQ4_0, qs), sizeof(BlockQ4_0)};
+    case DType::Q8_0: return {offsetof(BlockQ8_0, qs), sizeof(BlockQ8_0)};
     case DType::Q5_0: return {offsetof(BlockQ5_0, qh), sizeof(BlockQ5_0)};
     case DType::IQ4_NL: return {offsetof(BlockIQ4_NL, qs), sizeof(BlockIQ4_NL)};
     case DType::MXFP4: return {offsetof(BlockMXFP4, qs), sizeof(BlockMXFP4)};
@@ -160,8 +161,9 @@ inline std::vector<float> sizes_of_weights(const Problem& p, int64_t row) {
     dequantize_row(p.dtype, bytes.data(), w.data(), p.k);
     return w;
   };
-  if (apart.first == apart.second) {
-    std::vector<float> w = weights_with({});
+  if (apart.first == apart.second || p.dtype == DType::Q8_0) {
+    // Kernels of unsigned codes multiply those of Q8_0 plus 128, and take off what that adds.
+    std::vector<float> w = p.dtype == DType::Q8_0 ? weights_with(std::byte{0x80}) : weights_with({});
     for (float& x : w) x = std::abs(x);
     return w;
   }
