@@ -40,7 +40,7 @@ struct DotWay {
 };
 // l1_ahead: an Emerald Rapids, k 2048 to 14336; a core that read halves at 14.3 GB/s when they were fetched into the L2 alone reads
 // 15.8 to 16.1 so (one token; 5 to 26% more with two, 3 to 10% with four). 0.5 to 1.5 KB into the L1 and 1.5 to 4 into the L2 are alike.
-constexpr DotWay kIntelWay{12, true, true, kDotRows, kAheadOfStream, kAheadInL1};
+constexpr DotWay kIntelWay{12, true, true, kDotRows, kAheadInL2, kAheadInL1};
 // A Zen 4, where vectors of 64 bytes take two cycles.
 // most_tokens: dot products, which convert beside the multipliers, reach their peak: with 32 tokens a core made 115 Gop/s of the 114 to
 // 117 that registers alone did, and 93 to 96 with panels.

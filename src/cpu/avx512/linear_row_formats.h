@@ -101,7 +101,8 @@ struct Heads {
 //   heads(w)           what the next two need
 //   factors(w, heads)  scales, and what the sums of the blocks' activations are multiplied with: mins, or -offset times a scale
 //   each_vector(w, heads, fn)  calls fn(Index<g>, codes) for each vector g of RowColumns, in any order
-// wide: codes reach beyond 127. max_tokens: with more, strips are faster, on Intel; narrow_tokens: likewise if narrow_avx512().
+// wide: codes reach beyond 127. max_tokens: with more, strips are faster, on Intel; narrow_tokens: likewise if narrow_avx512(), but
+// measured with the kernels before these (of blocks of 32 one more than then).
 struct Factors {
   __m512 scales, of_sums;
 };

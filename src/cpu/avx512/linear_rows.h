@@ -12,8 +12,8 @@
 // memory, one, two and four tokens: Q4_0 1.18, 1.35, 1.56 and 1.05, 1.08, 1.55; Q4_K 1.10, 1.21, 1.22 and 1.05, 1.06, 1.23; Q6_K
 // 1.06, 1.21, 1.37 and 1.11, 1.11, 1.12; MXFP4 1.30, 1.42, 1.63 and 1.05, 1.20, 1.66; Q5_K 0.94, 1.00, 1.00 and 1.03, 1.04, 1.00; Q8_0
 // 0.81, 1.02, 1.23 and 1.03, 1.09, 1.04. Not measured on a Zen.
-// Weights come in four streams on Intel (kStreams in fetch.h), first into the L2 and a little later into the L1: without the
-// latter a token of Q4_0 read 12 GB/s, with it 14.7, and with both 16, as Q4_K, Q6_K and Q8_0; how far ahead does not matter between
+// Weights come in four streams on Intel (kStreams in fetch.h), first into the L2 and a little later into the L1: into the
+// L2 alone a token of Q4_0 read 12 GB/s, into the L1 alone 14.7, and with both 16, as Q4_K, Q6_K and Q8_0; how far ahead does not matter between
 // 1 and 3 KB.
 #pragma once
 
@@ -133,7 +133,7 @@ void dot_rows(const LinearCall& call, int64_t row0, int64_t row1) {
   const size_t stride = static_cast<size_t>(call.k / F::unit) * F::block_bytes;
   const auto bytes = [&](int64_t n_rows) { return static_cast<size_t>(n_rows) * stride; };
   const int64_t rows_of_stream = reads_in_streams() ? rows_of_streams(row1 - row0, stride) : 0;
-  dot_streams<F, T, kStreams>(call, row0, rows_of_stream, bytes(row1 - row0), kAheadOfStream);
+  dot_streams<F, T, kStreams>(call, row0, rows_of_stream, bytes(row1 - row0), kAheadInL2);
   const int64_t rest = row0 + kStreams * rows_of_stream;
   dot_streams<F, T, 1>(call, rest, row1 - rest, bytes(row1 - rest), ahead_into_l2());
 }

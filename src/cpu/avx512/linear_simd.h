@@ -81,12 +81,6 @@ TANDEM_INLINE size_t ahead_into_l2() {
   return size_t{12} << 10;
 }
 
-// How far ahead of its use each of kStreams streams (fetch.h) is fetched. The prefetchers of the caches follow each to the end of its
-// page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
-inline constexpr size_t kAheadOfStream = 2 << 10;
-// And how far into the L1: loads that wait for the L2 alone take a tenth of the bandwidth (linear_rows.h, linear_float.cpp).
-inline constexpr size_t kAheadInL1 = 3 << 9;
-
 // Prefetches the lines of some bytes, which need not be there.
 TANDEM_INLINE void fetch_into_l2(const std::byte* from, size_t n_bytes) {
 #pragma GCC unroll 1

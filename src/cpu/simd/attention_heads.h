@@ -150,9 +150,9 @@ class AdjacentHeads {
     const auto n_bytes = static_cast<ptrdiff_t>(row_bytes) * call_.block_size;
     for (int64_t b = 0; b < kStreams; ++b) {
       rows.rows[b] = blocks[b] + heads[h];
-      rows.then[b] = then[b] - (rows.rows[b] + n_bytes) + StreamRows::kAheadInL2;
+      rows.then[b] = then[b] - (rows.rows[b] + n_bytes) + static_cast<ptrdiff_t>(kAheadInL2);
     }
-    if (h + 1 == n_) rows.then_from = (n_bytes - StreamRows::kAheadInL2) / static_cast<ptrdiff_t>(row_bytes);
+    if (h + 1 == n_) rows.then_from = (n_bytes - static_cast<ptrdiff_t>(kAheadInL2)) / static_cast<ptrdiff_t>(row_bytes);
     return rows;
   }
 

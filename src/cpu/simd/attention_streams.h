@@ -25,17 +25,15 @@ struct StreamRows {
   ptrdiff_t then[kStreams];
   int64_t then_from;
 
-  static constexpr ptrdiff_t kAheadInL2 = 2 << 10, kAheadInL1 = 3 << 9;
-
   TANDEM_INLINE const std::byte* row(int stream, int64_t i) const { return rows[stream] + static_cast<size_t>(i) * row_bytes; }
-  TANDEM_INLINE ptrdiff_t ahead(int stream, int64_t i) const { return i < then_from ? kAheadInL2 : then[stream]; }
+  TANDEM_INLINE ptrdiff_t ahead(int stream, int64_t i) const { return i < then_from ? static_cast<ptrdiff_t>(kAheadInL2) : then[stream]; }
 };
 
 // Lines of n_bytes of a row, at `from`.
 template <int n_bytes>
 TANDEM_INLINE void fetch_into_l1(const std::byte* from) {
 #pragma GCC unroll 16
-  for (int b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + StreamRows::kAheadInL1 + b, _MM_HINT_T0);
+  for (int b = 0; b < n_bytes; b += 64) _mm_prefetch(reinterpret_cast<const char*>(from) + kAheadInL1 + b, _MM_HINT_T0);
 }
 
 // How the positions of a vector of scores, or of a few vectors, are divided among the streams.

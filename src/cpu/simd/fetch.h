@@ -45,6 +45,11 @@ TANDEM_INLINE void fetch_lines(const void* from, size_t n_bytes) {
   }
 }
 
+// How far ahead of its use each of several streams is fetched into the L2, and into the L1, where both are done. The prefetchers of the
+// caches follow each to the end of its page, so several have more lines under way; further ahead, the lines fill up what L2 can wait for.
+// Loads that wait for the L2 alone take a tenth of the bandwidth (avx512/linear_rows.h, avx512/linear_float.cpp).
+inline constexpr size_t kAheadInL2 = 2 << 10, kAheadInL1 = 3 << 9;
+
 // How many streams of memory are read at a time, where that is faster (reads_in_streams() in linear_kernels.h).
 inline constexpr int kStreams = 4;
 
