@@ -132,6 +132,21 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
   }
 }
 
+// The vectors of RowPlanes.
+TANDEM_INLINE void put_in_planes(const int8_t* q, int8_t* to) {
+  unroll<4>([&](auto plane) __attribute__((always_inline)) {
+    const auto half = [&](int64_t first) __attribute__((always_inline)) {
+      const auto load = [&](int64_t at) __attribute__((always_inline)) {
+        return _mm256_load_si256(reinterpret_cast<const __m256i*>(q + at + 32 * plane.value));
+      };
+      return _mm512_inserti64x4(_mm512_castsi256_si512(load(first)), load(first + kSpan), 1);
+    };
+    const __m512i first = half(0), second = half(kSpan / 2);
+    _mm512_store_si512(to + 128 * plane.value, _mm512_unpacklo_epi64(first, second));
+    _mm512_store_si512(to + 128 * plane.value + 64, _mm512_unpackhi_epi64(first, second));
+  });
+}
+
 // The vectors of RowColumns or RowSixteens, of columns in their order.
 TANDEM_INLINE void put_in_lanes(Order order, const int8_t* q, int8_t* to) {
   const auto store = [to](int64_t i, __m512i v) __attribute__((always_inline)) { _mm512_store_si512(to + 64 * i, v); };
@@ -179,6 +194,13 @@ TANDEM_INLINE void encode_row_units(Order order, const float* x, int64_t k, int6
         const int odd = i / 16, lane = i / 4 % 4;
         to.start[i] = -32 * spans[i / 2 % 2].sum16[8 * (i % 2) + 4 * odd + lane];
       }
+      continue;
+    }
+    if (order == Order::planes) {
+      auto& to = reinterpret_cast<RowPlanes*>(encoded)[index];
+      put_in_planes(q, to.q);
+      for (int i = 0; i < 16; ++i) to.scale[i] = spans[i / 8].scale[0];
+      for (int i = 0; i < 32; ++i) to.minus[i] = static_cast<int16_t>(-spans[i / 16].sum16[i % 16]);
       continue;
     }
     auto& to = reinterpret_cast<RowColumns*>(encoded)[index];

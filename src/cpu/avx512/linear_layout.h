@@ -51,7 +51,7 @@ inline int64_t tile_tokens(int64_t n) {
 
 // The order of columns in q: as they are; 16 columns transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
 // of each of four vectors of a grid (vbmi/); or that of one of the kinds of RowColumns.
-enum class Order { columns, fours, blocks, sub_blocks, sixteens };
+enum class Order { columns, fours, blocks, sub_blocks, sixteens, planes };
 
 // Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can.
 inline constexpr int64_t kMaxRowTokens = 8;
@@ -62,6 +62,7 @@ inline constexpr int64_t kMaxRowTokens = 8;
 //   sub_blocks  two super-blocks of Q4_K or Q5_K, a and b: lane p of 16 bytes of vector 2i has columns 8i.. of sub-block 2p of a and of
 //               b, then columns 8i + 4.. of both; vector 2i + 1 those of sub-block 2p + 1. `sum` is in the order of sub-blocks
 //   sixteens    see RowSixteens
+//   planes      see RowPlanes
 struct RowColumns {
   alignas(64) int8_t q[512];
   float scale[16];  // what the lane's columns are multiplied with
@@ -73,6 +74,14 @@ struct RowSixteens {
   alignas(64) int8_t q[512];
   float scale[16];
   int32_t start[32];  // -32 times the sum of a sub-block's q, of even vectors and of odd ones
+};
+// The same of two super-blocks of Q2_K or Q3_K, a and b, of whose two halves (of 128 columns) four planes of bits are 32 columns each.
+// Lane p of 16 bytes of vector 2j has columns 16 (p % 2).. of plane j, of a for p < 2: eight of the first half, then eight of the second
+// one; vector 2j + 1 the next eight of each.
+struct RowPlanes {
+  alignas(64) int8_t q[512];
+  float scale[16];   // of a, then of b
+  int16_t minus[32]; // minus the sum of 16 columns' q, in the order of sub-blocks
 };
 inline constexpr int64_t kRowColumns = 512;
 
@@ -107,13 +116,14 @@ struct TileLayout {
 inline int64_t Encoding::bytes(int64_t k) const {
   const int64_t steps = (k + kRowColumns - 1) / kRowColumns;
   if (order == Order::sixteens) return steps * static_cast<int64_t>(sizeof(RowSixteens));
+  if (order == Order::planes) return steps * static_cast<int64_t>(sizeof(RowPlanes));
   if (by_rows()) return steps * static_cast<int64_t>(sizeof(RowColumns));
   return 4 * TileLayout{unit, k, order}.token_words();
 }
 
 // Columns of activations as 8 bits: [token0, token1) is one whole tile.
 void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t tokens, std::byte* tile);
-// Token t of n for products row by row: RowColumns [k / 512][n], or RowSixteens.
+// Token t of n for products row by row: RowColumns [k / 512][n], RowSixteens or RowPlanes.
 void encode_row(const Encoding& encoding, const float* x, int64_t k, int64_t t, int64_t n, std::byte* encoded);
 
 // Columns that share an activation scale of a quantized dtype: 32 or 256; 0: no kernels.

@@ -14,8 +14,8 @@ const Format* find_format(DType dtype) {
   static constexpr Format q5_0 = format_of<UnpackQ5_0, RowQ5_0>(), q5_1 = format_of<UnpackQ5_1, RowQ5_1>();
   static constexpr Format q8_0 = format_of<UnpackQ8_0, RowQ8_0>(),
                           iq4_nl = format_of<UnpackIQ4_NL, RowIQ4_NL>();
-  static constexpr Format mxfp4 = format_of<UnpackMXFP4, RowMXFP4>(), q2_k = format_of<UnpackQ2_K>();
-  static constexpr Format q3_k = format_of<UnpackQ3_K>(), q4_k = format_of<UnpackQ4_K, RowQ4_K>();
+  static constexpr Format mxfp4 = format_of<UnpackMXFP4, RowMXFP4>(), q2_k = format_of<UnpackQ2_K, RowQ2_K>();
+  static constexpr Format q3_k = format_of<UnpackQ3_K, RowQ3_K>(), q4_k = format_of<UnpackQ4_K, RowQ4_K>();
   static constexpr Format q5_k = format_of<UnpackQ5_K, RowQ5_K>(), q6_k = format_of<UnpackQ6_K, RowQ6_K>();
   static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>();
   switch (dtype) {

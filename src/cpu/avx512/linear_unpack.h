@@ -238,12 +238,17 @@ TANDEM_INLINE __m512i byte_pair(__m512i words) {
                                                       static_cast<int>(0x80058004) + 0x00020002 * pair,
                                                       static_cast<int>(0x80018000) + 0x00020002 * pair));
 }
-// Every byte shifted right by n, or left by -n, with what the mask leaves of it.
+// Pairs of bytes shifted right by n, or left by -n.
+template <int n>
+TANDEM_INLINE __m512i shifted(__m512i v) {
+  if constexpr (n > 0) return _mm512_srli_epi16(v, static_cast<unsigned>(n));
+  if constexpr (n < 0) return _mm512_slli_epi16(v, static_cast<unsigned>(-n));
+  return v;
+}
+// Every byte shifted so, with what the mask leaves of it.
 template <int n>
 TANDEM_INLINE __m512i shift_and_mask(__m512i v, __m512i mask) {
-  if constexpr (n == 0) return _mm512_and_si512(v, mask);
-  if constexpr (n > 0) return _mm512_and_si512(_mm512_srli_epi16(v, static_cast<unsigned>(n)), mask);
-  if constexpr (n < 0) return _mm512_and_si512(_mm512_slli_epi16(v, static_cast<unsigned>(-n)), mask);
+  return _mm512_and_si512(shifted<n>(v), mask);
 }
 
 // Header of Q4_K and Q5_K: d, dmin, eight six-bit scales and mins.
