@@ -1,5 +1,6 @@
 // The IQ2 and IQ3 formats as vectors of signed integers (linear_formats_k.h): magnitudes looked up in the format's grid, eight
-// or four at a time, with the signs applied. The scales d * (sc + 1/2) are d / 2 * (2 sc + 1): odd integers.
+// or four at a time, with the signs applied. The scales d * (sc + 1/2) are d / 2 * (2 sc + 1): odd integers. The IQ1 formats' weights
+// -1, 0 and 1, moved by an eighth, are -9 to 9 of eighths.
 //
 // Floors of decode: bytes are half of Q4_K's or fewer, but each 32 columns take eight loads (sixteen for IQ3) with three inserts
 // (seven) for the magnitudes and four operations for the signs, besides the five of the product: operations bound them.
@@ -34,11 +35,15 @@ constexpr int level_of_iq3_xxs(uint32_t code) {
 constexpr int level_of_iq3_s(uint32_t code) {
   return iq3_s_level(code);
 }
+constexpr int level_of_iq1(uint32_t code) {  // in eighths, as a byte
+  return 8 * (static_cast<int>(code) - 1) & 0xff;
+}
 constexpr auto kIq2Xxs = bytes_of_grid<uint64_t, 2>(kGrids.iq2_xxs, level_of_iq2);
 constexpr auto kIq2Xs = bytes_of_grid<uint64_t, 2>(kGrids.iq2_xs, level_of_iq2);
 constexpr auto kIq2S = bytes_of_grid<uint64_t, 2>(kGrids.iq2_s, level_of_iq2);
 constexpr auto kIq3Xxs = bytes_of_grid<uint32_t, 3>(kGrids.iq3_xxs, level_of_iq3_xxs);
 constexpr auto kIq3S = bytes_of_grid<uint32_t, 3>(kGrids.iq3_s, level_of_iq3_s);
+constexpr auto kIq1 = bytes_of_grid<uint64_t, 2>(kGrids.iq1, level_of_iq1);
 
 // Seven sign bits in each byte, with an eighth that makes their number even.
 TANDEM_INLINE __m256i with_even_signs(__m256i seven) {
@@ -226,6 +231,86 @@ struct IQ3_S : SignedGrid<BlockIQ3_S, 32> {
   TANDEM_INLINE static SubScales scales(const Block& b) {
     return {nibble_scales(_mm_cvtsi32_si128(static_cast<int>(load_u32(b.scales)))), _mm_setzero_si128(),
             half_to_float(b.d), 0};
+  }
+};
+
+// Indices, and a byte of 1 or -1 for each N-th of the columns: the eighth that its weights are moved by.
+template <int N>
+struct MovedIndices : Indices<32> {
+  int8_t eighths[N];
+};
+// Weights in eighths. The sum of a level and an eighth is never 0.
+TANDEM_INLINE SignedVector moved(__m256i levels, __m256i eighths) {
+  const __m256i s = _mm256_add_epi8(levels, eighths);
+  return {_mm256_abs_epi8(s), s};
+}
+// Bytes of 1, or of -1 where words are negative.
+TANDEM_INLINE __m128i eighths_of(__m128i words) {
+  return _mm_or_si128(_mm_packs_epi16(_mm_srai_epi16(words, 15), _mm_setzero_si128()), _mm_set1_epi8(1));
+}
+
+struct IQ1_S : SignedGrid<BlockIQ1_S, 32> {
+  using Prepared = MovedIndices<16>;
+  TANDEM_INLINE static Prepared prepare(const Block& b) {
+    const __m128i words = load128(b.qh);
+    Prepared prepared;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(prepared.eighths), eighths_of(words));
+    // Three bits of a word for each of four indices, the lowest first, to bits 8 to 10.
+    const __m256i to_bit_8 = _mm256_set1_epi64x(0x0000000400200100);
+    for (int h = 0; h < 2; ++h) {
+      const __m128i four = h == 0 ? words : _mm_srli_si128(words, 8);
+      const __m256i each = _mm256_shuffle_epi8(
+          _mm256_broadcastsi128_si256(four),
+          _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+      const __m256i last = _mm256_blend_epi16(_mm256_mullo_epi16(each, to_bit_8), _mm256_srli_epi16(each, 1), 0x88);
+      const __m256i high = _mm256_and_si256(last, _mm256_set1_epi16(0x700));
+      store256(prepared.index + 16 * h, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * h)), high));
+    }
+    return prepared;
+  }
+  template <int I>
+  TANDEM_INLINE static SignedVector quants(const Block&, const Prepared& prepared) {
+    return moved(look_up_four(kIq1, prepared.index + 4 * I), _mm256_set1_epi8(prepared.eighths[I]));
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    const __m128i sc = _mm_and_si128(_mm_srli_epi16(load128(b.qh), 12), _mm_set1_epi16(7));
+    return {odd_scales(_mm_packus_epi16(sc, sc)), _mm_setzero_si128(), half_to_float(b.d) * 0.125f, 0};
+  }
+};
+
+struct IQ1_M : SignedGrid<BlockIQ1_M, 16> {
+  using Prepared = MovedIndices<32>;
+  TANDEM_INLINE static Prepared prepare(const Block& b) {
+    // A nibble of qh for each index, the low one of a byte first: to bits 8 to 10 and, of the sign, to bit 15.
+    const __m256i to_bit_8 = _mm256_set1_epi32(0x00100100), to_bit_15 = _mm256_set1_epi32(0x01001000);
+    Prepared prepared;
+    for (int h = 0; h < 2; ++h) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.qh + 8 * h));
+      const __m256i each = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(bytes, bytes));
+      const __m256i high = _mm256_and_si256(_mm256_mullo_epi16(each, to_bit_8), _mm256_set1_epi16(0x700));
+      store256(prepared.index + 16 * h, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * h)), high));
+      const __m256i signs = _mm256_mullo_epi16(each, to_bit_15);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(prepared.eighths + 16 * h),
+                       _mm_unpacklo_epi64(eighths_of(_mm256_castsi256_si128(signs)),
+                                          eighths_of(_mm256_extracti128_si256(signs, 1))));
+    }
+    return prepared;
+  }
+  template <int I>
+  TANDEM_INLINE static SignedVector quants(const Block&, const Prepared& prepared) {
+    const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    return moved(look_up_four(kIq1, prepared.index + 4 * I),
+                 _mm256_shuffle_epi8(broadcast_u32(prepared.eighths + 4 * I), byte_of));
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) {
+    // Three bits of a word for each of four sub-blocks, the lowest first, to the top.
+    const __m256i words = _mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.scales)));
+    const __m256i each = _mm256_shuffle_epi8(
+        _mm256_permute4x64_epi64(words, 0x00),
+        _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+    const __m256i sc = _mm256_srli_epi16(_mm256_mullo_epi16(each, _mm256_set1_epi64x(0x0010008004002000)), 13);
+    return {odd_scales(_mm_packus_epi16(_mm256_castsi256_si128(sc), _mm256_extracti128_si256(sc, 1))), _mm_setzero_si128(),
+            half_to_float(iq1_m_d(b)) * 0.125f, 0};
   }
 };
 

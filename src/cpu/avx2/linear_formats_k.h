@@ -164,6 +164,51 @@ struct Q6_K : Super<BlockQ6_K, 16, 32, 32, false> {
   }
 };
 
+// Of types with one scale for all columns.
+TANDEM_INLINE SubScales one_scale(fp16_t d) {
+  return {_mm_set1_epi8(1), _mm_setzero_si128(), half_to_float(d), 0};
+}
+
+struct TQ2_0 : Super<BlockTQ2_0, 32, 2, 1, false> {
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    return two_bits<I>(b.qs);
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) { return one_scale(b.d); }
+};
+
+struct TQ1_0 : Super<BlockTQ1_0, 32, 1, 1, false> {
+  // Digit n of bytes: of the byte times 3^n, how many thirds of 256.
+  template <int n>
+  TANDEM_INLINE static __m256i digits(__m256i v) {
+    for (int i = 0; i < n; ++i) v = _mm256_add_epi8(v, _mm256_add_epi8(v, v));
+    const auto at_least = [&](int least) __attribute__((always_inline)) {
+      const __m256i bytes = _mm256_set1_epi8(static_cast<char>(least));
+      return _mm256_cmpeq_epi8(_mm256_max_epu8(v, bytes), v);
+    };
+    return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(at_least(86), at_least(171)));
+  }
+  template <int I>
+  TANDEM_INLINE static __m256i quants(const Block& b) {
+    if constexpr (I < 5) {
+      return digits<I>(load256(b.qs));
+    } else {
+      // Columns 160 to 239 are five digits of 16 bytes, the last 16 four of 4 bytes.
+      const __m128i sixteen = load128(b.qs + 32), three_times = _mm_add_epi8(sixteen, _mm_add_epi8(sixteen, sixteen));
+      if constexpr (I < 7) return digits<2 * (I - 5)>(_mm256_set_m128i(three_times, sixteen));
+      const __m256i four = broadcast_u32(b.qh);
+      const __m256i powers = _mm256_setr_epi32(0, 0, 0, 0, 1, 3, 9, 27);
+      // Bytes times 1, 3, 9 and 27: even ones and odd ones as words.
+      const __m256i factors = _mm256_or_si256(powers, _mm256_slli_epi32(powers, 16));
+      const __m256i even = _mm256_and_si256(_mm256_mullo_epi16(four, factors), _mm256_set1_epi16(0xff));
+      const __m256i odd = _mm256_slli_epi16(_mm256_mullo_epi16(_mm256_srli_epi16(four, 8), factors), 8);
+      const __m256i last = digits<4>(_mm256_castsi128_si256(sixteen));
+      return _mm256_blend_epi32(last, digits<0>(_mm256_or_si256(even, odd)), 0xf0);
+    }
+  }
+  TANDEM_INLINE static SubScales scales(const Block& b) { return one_scale(b.d); }
+};
+
 struct IQ4_XS : Super<BlockIQ4_XS, 32, 128, 0, false> {
   static constexpr bool is_signed = true;
   template <int I>

@@ -1,4 +1,4 @@
-// Products with weights whose vectors are those of a grid: IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S.
+// Products with weights whose vectors are those of a grid: IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M.
 #include "cpu/avx2/linear_formats_grid.h"
 #include "cpu/avx2/linear_super.h"
 
@@ -18,6 +18,8 @@ const DtypeKernels* grid_kernels(DType dtype) {
     case DType::IQ2_S: return &grid_kernels_of<IQ2_S>;
     case DType::IQ3_XXS: return &grid_kernels_of<IQ3_XXS>;
     case DType::IQ3_S: return &grid_kernels_of<IQ3_S>;
+    case DType::IQ1_S: return &grid_kernels_of<IQ1_S>;
+    case DType::IQ1_M: return &grid_kernels_of<IQ1_M>;
     default: return nullptr;
   }
 }

@@ -1,4 +1,4 @@
-// Products with weights in super-blocks of 256: Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS.
+// Products with weights in super-blocks of 256: Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS TQ1_0 TQ2_0.
 #include "cpu/avx2/linear_dot_sub_blocks.h"
 #include "cpu/avx2/linear_super.h"
 
@@ -26,6 +26,8 @@ const DtypeKernels* super_block_kernels(DType dtype) {
     case DType::Q5_K: return &q5_k_kernels;
     case DType::Q6_K: return &byte_kernels<Q6_K>;
     case DType::IQ4_XS: return &iq4_xs_kernels;
+    case DType::TQ1_0: return &byte_kernels<TQ1_0>;
+    case DType::TQ2_0: return &byte_kernels<TQ2_0>;
     default: return nullptr;
   }
 }
