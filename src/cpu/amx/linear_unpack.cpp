@@ -97,6 +97,7 @@ const Format* find_format(DType dtype) {
     case DType::Q5_K: return &format_of<UnpackQ5_K>;
     case DType::Q6_K: return &format_of<UnpackQ6_K>;
     case DType::IQ4_XS: return &format_of<UnpackIQ4_XS>;
+    case DType::TQ2_0: return &format_of<UnpackTQ2_0>;
     default: return nullptr;
   }
 }

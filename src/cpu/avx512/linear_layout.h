@@ -75,7 +75,7 @@ struct RowSixteens {
   float scale[16];
   int32_t start[32];  // -32 times the sum of a sub-block's q, of even vectors and of odd ones
 };
-// The same of two super-blocks of Q2_K or Q3_K, a and b, of whose two halves (of 128 columns) four planes of bits are 32 columns each.
+// The same of two super-blocks of Q2_K, Q3_K or TQ2_0, a and b, of whose two halves (of 128 columns) four planes of bits are 32 columns each.
 // Lane p of 16 bytes of vector 2j has columns 16 (p % 2).. of plane j, of a for p < 2: eight of the first half, then eight of the second
 // one; vector 2j + 1 the next eight of each.
 struct RowPlanes {

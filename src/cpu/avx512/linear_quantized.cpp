@@ -17,7 +17,7 @@ const Format* find_format(DType dtype) {
   static constexpr Format mxfp4 = format_of<UnpackMXFP4, RowMXFP4>(), q2_k = format_of<UnpackQ2_K, RowQ2_K>();
   static constexpr Format q3_k = format_of<UnpackQ3_K, RowQ3_K>(), q4_k = format_of<UnpackQ4_K, RowQ4_K>();
   static constexpr Format q5_k = format_of<UnpackQ5_K, RowQ5_K>(), q6_k = format_of<UnpackQ6_K, RowQ6_K>();
-  static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>();
+  static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>(), tq2_0 = format_of<UnpackTQ2_0, RowTQ2_0>();
   switch (dtype) {
     case DType::Q4_0: return &q4_0;
     case DType::Q4_1: return &q4_1;
@@ -32,6 +32,7 @@ const Format* find_format(DType dtype) {
     case DType::Q5_K: return &q5_k;
     case DType::Q6_K: return &q6_k;
     case DType::IQ4_XS: return &iq4_xs;
+    case DType::TQ2_0: return &tq2_0;
     default: return nullptr;
   }
 }

@@ -469,30 +469,20 @@ struct RowQ6_K {
   }
 };
 
-// Q2_K and Q3_K: codes of two bits (and one), a scale of 16 columns. Lanes have eight columns of a sub-block, in two vectors, so that four
-// products with scales, as 16-bit integers, are enough. To transpose until a lane has all 16 would save two of them and take as many
-// operations for each vector of weights; so would codes times scales as bytes.
-//
-// F gives
-//   header(w)               see Header
-//   third_bits(w)           what the next one needs
-//   codes<plane, i>(bits, third)  of vector 2 * plane + i, whose two bits are those
-template <class F, class BlockType, bool mins>
-struct PlanesRow {
+// ---- Planes of two bits ----
+
+// Of two super-blocks at w.
+template <class BlockType>
+struct Planes {
   using Block = BlockType;
   using Columns = RowPlanes;
   static constexpr int unit = 256;
   static constexpr Order order = Order::planes;
   static constexpr size_t block_bytes = sizeof(Block);
-  static constexpr int narrow_tokens = 4;
 
-  struct Header {
-    __m512i scales;    // bytes: in lanes of 16 those of a, a, b and b
-    __m512i of_minus;  // words in the order of sub-blocks: mins, or what the sum of activations is multiplied with
-    __m512 d, dmin;
-  };
-  // Sixteen bytes of a and of b, as words.
+  // Sixteen bytes of each.
   TANDEM_INLINE static __m256i both(__m128i a, __m128i b) { return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1); }
+  // In lanes of 16 bytes those of a, a, b and b.
   TANDEM_INLINE static __m512i twice_each(__m256i v) {
     return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_castsi256_si512(v));
   }
@@ -501,12 +491,69 @@ struct PlanesRow {
     const int a = index, b = index + 2;
     return _mm512_permutexvar_ps(_mm512_setr_epi32(a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b), halves);
   }
-  // Four halves: two at `at` of each super-block.
+  // Four halves: two at `at` of each.
   TANDEM_INLINE static __m512 halves_at(const std::byte* w, size_t at) {
     const __m128i four = _mm_unpacklo_epi32(_mm_cvtsi32_si128(word_at<int32_t>(w + at)),
                                             _mm_cvtsi32_si128(word_at<int32_t>(w + block_bytes + at)));
     return _mm512_castps128_ps512(_mm_cvtph_ps(four));
   }
+  // Bytes `at`.. of both, eight of the first 32 and eight of the next in turn, in two vectors.
+  TANDEM_INLINE static void load(const std::byte* w, size_t at, size_t next, __m512i (&to)[2]) {
+    const auto both_of = [&](size_t from) __attribute__((always_inline)) {
+      const auto of = [&](const std::byte* p) __attribute__((always_inline)) {
+        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + from));
+      };
+      return _mm512_inserti64x4(_mm512_castsi256_si512(of(w)), of(w + block_bytes), 1);
+    };
+    const __m512i first = both_of(at), second = both_of(next);
+    to[0] = _mm512_unpacklo_epi64(first, second);
+    to[1] = _mm512_unpackhi_epi64(first, second);
+  }
+};
+
+// One scale for all columns: code - 1.
+struct RowTQ2_0 : Planes<BlockTQ2_0> {
+  static constexpr int max_tokens = 8, narrow_tokens = 4;
+
+  template <int T, class Units>
+  TANDEM_INLINE static void add(const std::byte* w, const RowPlanes* x, Units units, __m512* sums) {
+    __m512i v[2];
+    load(w, offsetof(Block, qs), offsetof(Block, qs) + 32, v);
+    __m512i products[T];
+    for (int t = 0; t < T; ++t)
+      products[t] = dot_i16(_mm512_setzero_si512(), _mm512_load_si512(x[t].minus), _mm512_set1_epi16(1));
+    unroll<4>([&](auto plane) __attribute__((always_inline)) {
+      unroll<2>([&](auto i) __attribute__((always_inline)) {
+        const __m512i codes = shift_and_mask<2 * plane.value>(v[i.value], bytes(3));
+        for (int t = 0; t < T; ++t)
+          products[t] = dot_u8s8<false>(products[t], codes, _mm512_load_si512(x[t].q + 128 * plane.value + 64 * i.value));
+      });
+    });
+    const __m512 d = units.template present<8, 2>(spread(halves_at(w, offsetof(Block, d) - 2), 1));
+    for (int t = 0; t < T; ++t) {
+      const __m512 scale = _mm512_mul_ps(d, _mm512_load_ps(x[t].scale));
+      sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t]), scale, sums[t]);
+    }
+  }
+};
+
+// Q2_K and Q3_K: a scale of 16 columns, and a third bit. Lanes have eight columns of a sub-block, in two vectors, so that four
+// products with scales, as 16-bit integers, are enough. To transpose until a lane has all 16 would save two of them and take as many
+// operations for each vector of weights; so would codes times scales as bytes. With more than six tokens strips are faster.
+//
+// F gives
+//   header(w)               see Header
+//   third_bits(w)           what the next one needs
+//   codes<plane, i>(bits, third)  of vector 2 * plane + i, whose two bits are those
+template <class F, class Block, bool mins>
+struct ScaledPlanesRow : Planes<Block> {
+  static constexpr int max_tokens = 6, narrow_tokens = 4;
+
+  struct Header {
+    __m512i scales;    // bytes: in lanes of 16 those of a, a, b and b
+    __m512i of_minus;  // words in the order of sub-blocks: mins, or what the sum of activations is multiplied with
+    __m512 d, dmin;
+  };
 
   // The scales of plane `plane` for dot_i16(), as words of which every second one is zero: byte `byte` of a word is the scale.
   template <int plane, int byte>
@@ -520,23 +567,10 @@ struct PlanesRow {
                                                          two(8 + first), two(first + 1), two(9 + first)));
   }
 
-  // Bytes `at`.. of both super-blocks, eight of the first 32 and eight of the next in turn, in two vectors.
-  TANDEM_INLINE static void load_planes(const std::byte* w, size_t at, size_t next, __m512i (&to)[2]) {
-    const auto load = [&](size_t from) __attribute__((always_inline)) {
-      const auto of = [&](const std::byte* p) __attribute__((always_inline)) {
-        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + from));
-      };
-      return _mm512_inserti64x4(_mm512_castsi256_si512(of(w)), of(w + block_bytes), 1);
-    };
-    const __m512i first = load(at), second = load(next);
-    to[0] = _mm512_unpacklo_epi64(first, second);
-    to[1] = _mm512_unpackhi_epi64(first, second);
-  }
-
   template <int T, class Units>
   TANDEM_INLINE static void add(const std::byte* w, const RowPlanes* x, Units units, __m512* sums) {
     __m512i v[2];
-    load_planes(w, offsetof(Block, qs), offsetof(Block, qs) + 32, v);
+    F::load(w, offsetof(Block, qs), offsetof(Block, qs) + 32, v);
     Header h = F::header(w);
     h.d = units.template present<8, 2>(h.d);
     if constexpr (mins) h.dmin = units.template present<8, 2>(h.dmin);
@@ -567,8 +601,7 @@ struct PlanesRow {
   }
 };
 
-struct RowQ2_K : PlanesRow<RowQ2_K, BlockQ2_K, true> {
-  static constexpr int max_tokens = 6;
+struct RowQ2_K : ScaledPlanesRow<RowQ2_K, BlockQ2_K, true> {
   static constexpr int scale_byte = 0;
   struct None {};
   TANDEM_INLINE static None third_bits(const std::byte*) { return {}; }
@@ -585,15 +618,14 @@ struct RowQ2_K : PlanesRow<RowQ2_K, BlockQ2_K, true> {
 };
 
 // Weights are d (scale - 32) (code - 4). Scales are multiplied as 256 times as much, so that their bytes are signed.
-struct RowQ3_K : PlanesRow<RowQ3_K, BlockQ3_K, false> {
-  static constexpr int max_tokens = 6;
+struct RowQ3_K : ScaledPlanesRow<RowQ3_K, BlockQ3_K, false> {
   static constexpr int scale_byte = 1;
   struct Third {
     __m512i v[2];  // bit `plane` of bytes
   };
   TANDEM_INLINE static Third third_bits(const std::byte* w) {
     Third third;
-    load_planes(w, offsetof(Block, hmask), offsetof(Block, hmask), third.v);
+    load(w, offsetof(Block, hmask), offsetof(Block, hmask), third.v);
     const __m512i halves = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);  // of the second half they are bits 4 to 7
     for (__m512i& v : third.v) v = _mm512_srlv_epi64(v, halves);
     return third;

@@ -441,6 +441,26 @@ struct UnpackQ3_K {
   }
 };
 
+struct UnpackTQ2_0 {
+  static constexpr Shape shape{256, 256, 1, 0, false};
+  static constexpr size_t unit_bytes = sizeof(BlockTQ2_0);
+  static constexpr int pauses = 2;
+  template <class Sink>
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
+    put<64>(sink, high_halves(rows.words(at + 62)));  // d: the last two bytes
+    unroll<2>([&](auto half) __attribute__((always_inline)) {
+      constexpr int h = decltype(half)::value;
+      sink.pause();
+      const Words8 q = load_words8(rows, at + 32 * h);
+      unroll<4>([&](auto plane) __attribute__((always_inline)) {
+        unroll<8>([&](auto i) __attribute__((always_inline)) {
+          put<32 * h + 8 * plane.value + i.value>(sink, shift_and_mask<2 * plane.value>(q.w[i.value], bytes(3)));
+        });
+      });
+    });
+  }
+};
+
 struct UnpackIQ4_XS {
   static constexpr Shape shape{256, 32, 128, 0, true};
   static constexpr size_t unit_bytes = sizeof(BlockIQ4_XS);
