@@ -32,10 +32,16 @@ void bind_workers(ThreadPool& pool, const NumaNode& node) {
   pool.run([&](Worker&) { bind_thread(node.cpus); });
 }
 
+Kernels kernels_of(const CpuOptions& options) {
+  Kernels kernels = cpu::kernels(options.isa);
+  if (options.products) kernels.linear = *options.products;
+  return kernels;
+}
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options)
-      : kernels_(kernels(options.isa)),
+      : kernels_(kernels_of(options)),
         n_threads_(options.n_threads > 0 ? options.n_threads : physical_core_count()),
         n_threads_batch_(options.n_threads_batch > 0 ? options.n_threads_batch : n_threads_),
         pool_(std::max(n_threads_, n_threads_batch_)),
@@ -160,7 +166,7 @@ class CpuDevice final : public Device {
     scratch_ = HostMemory(shared_bytes_ + scratch_bytes_ * static_cast<size_t>(pool_.n_threads()));
   }
 
-  const Kernels& kernels_;
+  const Kernels kernels_;
   int n_threads_;
   int n_threads_batch_;
   ThreadPool pool_;

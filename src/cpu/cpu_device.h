@@ -7,6 +7,7 @@
 
 #include "base/numa.h"
 #include "cpu/isa.h"
+#include "cpu/linear_kernels.h"
 #include "cpu/observer.h"
 #include "device/device.h"
 
@@ -25,6 +26,7 @@ struct CpuOptions {
   std::vector<NumaNode> nodes = {};  // empty: those of the machine
   ProductObserver observer;          // may be empty
   CacheReadObserver cache_observer = {};  // may be empty
+  const LinearKernels* products = nullptr;  // null: those of `isa`
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

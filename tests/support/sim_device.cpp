@@ -34,7 +34,11 @@ class SimExecutable final : public Executable {
 }  // namespace
 
 SimDevice::SimDevice(const SimOptions& options)
-    : options_(options), cpu_(cpu::make_cpu_device({options.n_threads, options.n_threads, options.isa})) {
+    : options_(options),
+      cpu_(cpu::make_cpu_device({.n_threads = options.n_threads,
+                                 .n_threads_batch = options.n_threads,
+                                 .isa = options.isa,
+                                 .products = options.products})) {
   info_.name = options.name;
   info_.description = "simulated";
   info_.backend = "SIM";

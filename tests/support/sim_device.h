@@ -46,6 +46,7 @@ struct SimOptions {
   PinnedBytes pinned = {};      // what it claims to pin; it allocates none
   int n_threads = 1;
   cpu::Isa isa = cpu::best_isa();
+  const cpu::LinearKernels* products = nullptr;  // null: those of `isa`
   int64_t fail_alloc = -1;  // the n-th alloc (from 0) throws Error(out_of_memory)
   int64_t fail_copy = -1;   // the n-th copy (in, out or fetch) throws Error(io) at the next wait
   int64_t fail_pin = -1;    // the n-th range and all later ones are not pinned

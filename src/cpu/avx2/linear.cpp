@@ -17,6 +17,7 @@ namespace {
 
 const DtypeKernels* find_kernels(DType dtype) {
   if (const DtypeKernels* found = block_kernels(dtype)) return found;
+  if (const DtypeKernels* found = wide_block_kernels(dtype)) return found;
   if (const DtypeKernels* found = super_block_kernels(dtype)) return found;
   if (const DtypeKernels* found = grid_kernels(dtype)) return found;
   return float_kernels(dtype);

@@ -73,7 +73,7 @@ void encode_tokens(const ActFormat& format, const float* x, int64_t ldx, int64_t
 
 struct DtypeKernels {
   ActFormat dot_format, panel_format;
-  int64_t panel_from;    // minimum tokens for which unpacking the weights pays
+  int64_t panel_from;    // minimum tokens for which unpacking the weights pays; INT64_MAX: there is no panel
   int64_t dot_rows;      // that dot products take at a time
   size_t panel_scratch;  // bytes
   void (*dot)(const LinearCall& call, int64_t row0, int64_t row1);
@@ -83,6 +83,7 @@ struct DtypeKernels {
 // Return nullptr for dtypes of another file.
 const DtypeKernels* float_kernels(DType dtype);        // F32, F16, BF16
 const DtypeKernels* block_kernels(DType dtype);        // blocks of 32
+const DtypeKernels* wide_block_kernels(DType dtype);   // blocks of 64 and 128
 const DtypeKernels* super_block_kernels(DType dtype);  // blocks of 256
 const DtypeKernels* grid_kernels(DType dtype);         // the same, of vectors of a grid
 

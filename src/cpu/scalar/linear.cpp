@@ -2,9 +2,9 @@
 // in every instruction set. Written for reading and comparison, not for speed.
 //
 // Encodings, by weight dtype:
-//   floats            the activations as they are
-//   blocks of 32      int8 and one scale per 32 columns
-//   blocks of 256     int8 and one scale per 256 columns
+//   floats               the activations as they are
+//   blocks of 32 to 128  int8 and one scale per 32 columns
+//   blocks of 256        int8 and one scale per 256 columns
 // Encoded token: k int8, then the scales; for floats k floats.
 #include <algorithm>
 #include <bit>
@@ -25,7 +25,7 @@ constexpr DType kDtypes[] = {
     DType::F32,    DType::F16,   DType::BF16,    DType::Q4_0,   DType::Q4_1,  DType::Q5_0,    DType::Q5_1,
     DType::Q8_0,   DType::Q2_K,  DType::Q3_K,    DType::Q4_K,   DType::Q5_K,  DType::Q6_K,    DType::IQ4_NL,
     DType::IQ4_XS, DType::MXFP4, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S,
-    DType::IQ1_S,  DType::IQ1_M, DType::TQ1_0,   DType::TQ2_0};
+    DType::IQ1_S,  DType::IQ1_M, DType::TQ1_0,   DType::TQ2_0,  DType::NVFP4, DType::Q1_0};
 
 bool has_kernel(DType dtype) {
   return std::find(std::begin(kDtypes), std::end(kDtypes), dtype) != std::end(kDtypes);
@@ -34,7 +34,7 @@ bool has_kernel(DType dtype) {
 // Columns that share a scale; 0 when the activations stay floats.
 int64_t scale_columns(DType dtype) {
   const int64_t block = dtype_info(dtype).block_elements;
-  return block == 1 ? 0 : block;
+  return block == 1 ? 0 : block < 256 ? 32 : block;
 }
 
 size_t encoded_token_bytes(DType dtype, int64_t k) {
