@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "cpu/avx512/linear_drive.h"
 #include "cpu/avx512/linear_row_formats.h"
+#include "cpu/avx512/linear_row_planes.h"
 #include "cpu/avx512/linear_unpack.h"
 
 namespace tandem::cpu {
