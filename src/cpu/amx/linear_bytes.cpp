@@ -566,15 +566,15 @@ void byte_multiply(const LinearCall& call, int64_t row0, int64_t row1, std::byte
 
 }  // namespace
 
-// As measured with two cores of an Emerald Rapids, 5632 x 2048 and 4096 x 4096, medians of alternating products. Groups of 16 tokens cost
-// about as much as tiles of up to 12 of VNNI, so that they pay where they are fewer; up to eight tokens go row by row there, which only
-// formats with a way of their own for so few overtake, and only with eight: VNNI, and by how much this is faster (at best, at worst):
+// As measured with two cores of an Emerald Rapids, 5632 x 2048, 4096 x 4096 and others, medians of alternating products. Groups of 16
+// tokens cost about as much as tiles of up to 12 of VNNI, so that they pay where they are fewer. Up to eight tokens go row by row there,
+// which only formats with a way of their own for so few overtake, and only with eight. How much faster than VNNI, at worst and at best:
 //            5 tokens    7           8           10          16          24          32
-//   Q4_0     0.77, 0.90  0.94, 1.18  1.00, 1.27  0.93, 1.10  1.22, 1.50  0.95, 1.14  1.22, 1.43
-//   Q4_K     0.69, 0.88  0.91, 1.12  0.99, 1.22  0.83, 1.05  1.30, 1.43  0.99, 1.09  0.96, 1.41
-//   Q5_K     0.82, 0.96  0.98, 1.13  1.05, 1.12  0.79, 0.90  1.03, 1.31  0.81, 1.02  1.22, 1.43
-//   Q6_K     0.43, 0.86  0.69, 0.95  0.73, 1.00  0.60, 0.79  0.98, 1.18  0.79, 0.92  0.98, 1.14
-//   Q8_0     0.89, 0.93  0.92, 1.20  1.05, 1.24  0.71, 0.88  1.01, 1.18  0.79, 0.96  0.98, 1.24
+//   Q4_0     0.66, 0.90  0.82, 1.18  0.90, 1.27  0.80, 1.10  1.16, 1.50  0.95, 1.14  1.22, 1.46
+//   Q4_K     0.69        0.78, 1.12  0.89, 1.22  0.83, 1.05  1.28, 1.43  0.82, 1.09  0.96, 1.41
+//   Q5_K     0.70, 0.96  0.83, 1.13  0.87, 1.12  0.69, 0.90  1.03, 1.31  0.81, 1.02  1.22, 1.43
+//   Q6_K     0.48        0.61, 0.95  0.67, 1.00  0.60, 0.79  0.98, 1.18  0.79, 0.92  0.98, 1.14
+//   Q8_0     0.89        0.92, 1.20  1.05, 1.24  0.71, 0.88  1.01, 1.18  0.79, 0.96  0.98, 1.24
 bool takes_bytes(DType dtype, int64_t n) {
   const bool fewer = (n >= 13 && n <= 16) || (n >= 25 && n <= 32) || n >= 37;
   switch (dtype) {

@@ -20,9 +20,7 @@ TANDEM_INLINE __m256i nibbles(const uint8_t* qs) {
 
 // 32 bits to bytes of 16 or 0.
 TANDEM_INLINE __m256i fifth_bits(const uint8_t* qh) {
-  const __m256i spread = _mm256_shuffle_epi8(
-      broadcast_u32(qh), _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2,
-                                          2, 3, 3, 3, 3, 3, 3, 3, 3));
+  const __m256i spread = each_eight_times(qh);
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201u));
   const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
   return _mm256_and_si256(set, _mm256_set1_epi8(16));

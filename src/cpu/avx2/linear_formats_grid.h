@@ -67,10 +67,8 @@ TANDEM_INLINE __m256i signs_of_words(__m256i words) {
 
 // Sign bits of 32 weights to a vector for sign_epi8.
 TANDEM_INLINE __m256i sign_vector(const void* bits) {
-  const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const __m256i bit_of = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
-  const __m256i spread = _mm256_shuffle_epi8(broadcast_u32(bits), byte_of);
-  const __m256i negative = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of), bit_of);
+  const __m256i negative = _mm256_cmpeq_epi8(_mm256_and_si256(each_eight_times(bits), bit_of), bit_of);
   return _mm256_or_si256(negative, _mm256_set1_epi8(1));
 }
 
@@ -234,7 +232,7 @@ struct IQ3_S : SignedGrid<BlockIQ3_S, 32> {
   }
 };
 
-// Indices, and a byte of 1 or -1 for each N-th of the columns: the eighth that its weights are moved by.
+// Indices, and bytes of 1 or -1: the eighths that weights are moved by, of 32 columns in IQ1_S (eight bytes, then any), of eight in IQ1_M.
 template <int N>
 struct MovedIndices : Indices<32> {
   int8_t eighths[N];
@@ -248,6 +246,12 @@ TANDEM_INLINE SignedVector moved(__m256i levels, __m256i eighths) {
 TANDEM_INLINE __m128i eighths_of(__m128i words) {
   return _mm_or_si128(_mm_packs_epi16(_mm_srai_epi16(words, 15), _mm_setzero_si128()), _mm_set1_epi8(1));
 }
+// The first four words, each four times.
+TANDEM_INLINE __m256i each_four_times(__m128i words) {
+  return _mm256_shuffle_epi8(
+      _mm256_broadcastsi128_si256(words),
+      _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+}
 
 struct IQ1_S : SignedGrid<BlockIQ1_S, 32> {
   using Prepared = MovedIndices<16>;
@@ -259,9 +263,7 @@ struct IQ1_S : SignedGrid<BlockIQ1_S, 32> {
     const __m256i to_bit_8 = _mm256_set1_epi64x(0x0000000400200100);
     for (int h = 0; h < 2; ++h) {
       const __m128i four = h == 0 ? words : _mm_srli_si128(words, 8);
-      const __m256i each = _mm256_shuffle_epi8(
-          _mm256_broadcastsi128_si256(four),
-          _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+      const __m256i each = each_four_times(four);
       const __m256i last = _mm256_blend_epi16(_mm256_mullo_epi16(each, to_bit_8), _mm256_srli_epi16(each, 1), 0x88);
       const __m256i high = _mm256_and_si256(last, _mm256_set1_epi16(0x700));
       store256(prepared.index + 16 * h, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * h)), high));
@@ -298,16 +300,11 @@ struct IQ1_M : SignedGrid<BlockIQ1_M, 16> {
   }
   template <int I>
   TANDEM_INLINE static SignedVector quants(const Block&, const Prepared& prepared) {
-    const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    return moved(look_up_four(kIq1, prepared.index + 4 * I),
-                 _mm256_shuffle_epi8(broadcast_u32(prepared.eighths + 4 * I), byte_of));
+    return moved(look_up_four(kIq1, prepared.index + 4 * I), each_eight_times(prepared.eighths + 4 * I));
   }
   TANDEM_INLINE static SubScales scales(const Block& b) {
     // Three bits of a word for each of four sub-blocks, the lowest first, to the top.
-    const __m256i words = _mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.scales)));
-    const __m256i each = _mm256_shuffle_epi8(
-        _mm256_permute4x64_epi64(words, 0x00),
-        _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+    const __m256i each = each_four_times(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.scales)));
     const __m256i sc = _mm256_srli_epi16(_mm256_mullo_epi16(each, _mm256_set1_epi64x(0x0010008004002000)), 13);
     return {odd_scales(_mm_packus_epi16(_mm256_castsi256_si128(sc), _mm256_extracti128_si256(sc, 1))), _mm_setzero_si128(),
             half_to_float(iq1_m_d(b)) * 0.125f, 0};

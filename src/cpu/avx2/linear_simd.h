@@ -33,6 +33,12 @@ TANDEM_INLINE __m256i broadcast_u32(const void* p) {
   return _mm256_set1_epi32(static_cast<int>(load_u32(p)));
 }
 
+// Four bytes from p, each eight times: the bits of 32 weights.
+TANDEM_INLINE __m256i each_eight_times(const void* p) {
+  return _mm256_shuffle_epi8(broadcast_u32(p),
+                             _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+}
+
 TANDEM_INLINE float sum_lanes(__m256 v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));

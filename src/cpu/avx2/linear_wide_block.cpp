@@ -60,11 +60,10 @@ struct DotNVFP4 : DotWide<DotNVFP4, BlockNVFP4> {
 struct DotQ1_0 : DotWide<DotQ1_0, BlockQ1_0> {
   template <class Fn>
   TANDEM_INLINE static void each(const Block& block, const Fn& fn) {
-    const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit_of = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
     const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(block.d)));
     for (int i = 0; i < 4; ++i) {
-      const __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(broadcast_u32(block.qs + 4 * i), byte_of), bit_of);
+      const __m256i bits = _mm256_and_si256(each_eight_times(block.qs + 4 * i), bit_of);
       const __m256i clear = _mm256_cmpeq_epi8(bits, _mm256_setzero_si256());
       fn(i, _mm256_or_si256(clear, _mm256_set1_epi8(1)), d);
     }
