@@ -1,5 +1,6 @@
-// Products with weights in blocks of 64 and 128: NVFP4 Q1_0. Dot products for any number of tokens, four at a time: about as fast as
-// panels, and far faster than weights that are floats first.
+// Products with weights in blocks of 64 and 128: NVFP4 Q1_0. Dot products for any number of tokens, four at a time. On two cores of an
+// Emerald Rapids 64 tokens of NVFP4 are as fast as weights that are floats first, 256 take 1.5 times as long, and 2.3 times as long as
+// with floats of AVX-512: a panel is missing. Q1_0 is never slower so.
 #include "cpu/avx2/linear_drive.h"
 #include "gguf/blocks.h"
 
