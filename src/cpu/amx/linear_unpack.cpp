@@ -19,15 +19,15 @@ int unpack_quantized(const WeightRows& from, int64_t n, std::byte* to) {
     for (; u + Unpack::group <= n_units; u += Unpack::group) {
       PairSink<Unpack::shape> sink(panel);
       Unpack::unpack_group(rows, at, sink);
-      at += Unpack::group * Unpack::unit_bytes;
+      at += Unpack::group * Unpack::block_bytes;
       panel += Unpack::group * (Unpack::shape.unit / 2);
     }
   }
-  for (; u < n_units; ++u) {
+  for (; u < n_units; u += block_units<Unpack>) {
     PairSink<Unpack::shape> sink(panel);
     Unpack::unpack(rows, at, sink);
-    at += Unpack::unit_bytes;
-    panel += Unpack::shape.unit / 2;
+    at += Unpack::block_bytes;
+    panel += block_units<Unpack> * Unpack::shape.unit / 2;
   }
   return 1;
 }
@@ -74,7 +74,7 @@ int unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
 }
 
 template <class Unpack>
-constexpr Format format_of{Unpack::shape.unit, Unpack::unit_bytes, 1, unpack_quantized<Unpack>};
+constexpr Format format_of{Unpack::shape.unit * block_units<Unpack>, Unpack::block_bytes, 1, unpack_quantized<Unpack>};
 constexpr Format kF32{1, 4, 1, unpack_f32}, kF16{1, 2, 2, unpack_f16}, kBF16{1, 2, 1, unpack_bf16};
 
 }  // namespace
@@ -98,6 +98,8 @@ const Format* find_format(DType dtype) {
     case DType::Q6_K: return &format_of<UnpackQ6_K>;
     case DType::IQ4_XS: return &format_of<UnpackIQ4_XS>;
     case DType::TQ2_0: return &format_of<UnpackTQ2_0>;
+    case DType::NVFP4: return &format_of<UnpackNVFP4>;
+    case DType::Q1_0: return &format_of<UnpackQ1_0>;
     default: return nullptr;
   }
 }

@@ -73,7 +73,7 @@ void encode_tokens(const ActFormat& format, const float* x, int64_t ldx, int64_t
 
 struct DtypeKernels {
   ActFormat dot_format, panel_format;
-  int64_t panel_from;    // minimum tokens for which unpacking the weights pays; INT64_MAX: there is no panel
+  int64_t panel_from;    // minimum tokens for which unpacking the weights pays
   int64_t dot_rows;      // that dot products take at a time
   size_t panel_scratch;  // bytes
   void (*dot)(const LinearCall& call, int64_t row0, int64_t row1);

@@ -1,4 +1,5 @@
 // Products with weights in blocks of 32: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4.
+#include "cpu/avx2/linear_byte_panel.h"
 #include "cpu/avx2/linear_dot_blocks.h"
 #include "cpu/avx2/linear_drive.h"
 #include "cpu/avx2/linear_formats_32.h"
@@ -98,21 +99,12 @@ TANDEM_INLINE void pack_scales(const Strip& strip, int64_t k0, int64_t n_blocks,
   }
 }
 
-// Unsigned weights; with VNNI signed ones too, plus 128. A group is 4 columns of 8 rows; the lanes sum 8 groups, starting from
-// the centres. A block costs 16 operations and 4 at its end, for 256 products, and with VNNI 8 and 3; a tile of 2 x 4 vectors
-// loads 6 for every 8 products. Larger tiles were not faster with VNNI: their sums leave the registers.
+// Unsigned weights; with VNNI signed ones too, plus 128.
 template <class Format>
-struct BytePanel32 {
+struct BytePanel32 : BytePanelOf<32, Format::is_signed ? 128 : Format::centre, Format::has_min> {
   using Block = typename Format::Block;
+  using typename BytePanelOf<32, Format::is_signed ? 128 : Format::centre, Format::has_min>::Chunk;
   static_assert(kVnni || !Format::is_signed);
-  static constexpr ActFormat format{32, 32, Format::is_signed ? 128 : Format::centre, false};
-  static constexpr int most_tokens = 4;
-  static constexpr int64_t k_columns = 1024;
-  struct alignas(64) Chunk {
-    uint8_t w[k_columns / 32][8][2][32];  // [block][group][half of the strip][8 rows x 4 columns]
-    float scales[k_columns / 32][2][8];
-    float offsets[Format::has_min ? k_columns / 32 : 1][2][8];
-  };
   TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k) / 32 * sizeof(Block); }
 
   TANDEM_INLINE static void pack(const Strip& strip, int64_t k0, int64_t columns, Chunk& to) {
@@ -126,38 +118,7 @@ struct BytePanel32 {
           v[r] = Format::is_signed ? plus_128(q) : q;
         }
         transpose8(v);
-        for (int g = 0; g < 8; ++g) store256(to.w[b][g][p], v[g]);
-      }
-    }
-  }
-
-  template <int T>
-  TANDEM_INLINE static void tile(const Chunk& chunk, const ActToken (&x)[T], int64_t k0, int64_t columns,
-                                 __m256 (&sums)[2][T]) {
-    for (int t = 0; t < T; ++t) sums[0][t] = sums[1][t] = _mm256_setzero_ps();
-    for (int64_t b = 0; b < columns / 32; ++b) {
-      const int64_t xb = k0 / 32 + b;
-      __m256i acc[2][T];
-      for (int t = 0; t < T; ++t) acc[0][t] = acc[1][t] = _mm256_set1_epi32(x[t].centres[xb]);
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
-        const __m256i w0 = load256(chunk.w[b][g][0]), w1 = load256(chunk.w[b][g][1]);
-        for (int t = 0; t < T; ++t) {
-          const __m256i column = broadcast_u32(x[t].columns + 32 * xb + 4 * g);
-          add_dot(acc[0][t], w0, column);
-          add_dot(acc[1][t], w1, column);
-        }
-      }
-      for (int t = 0; t < T; ++t) {
-        const __m256 scale = _mm256_broadcast_ss(x[t].scales + xb);
-        for (int p = 0; p < 2; ++p) {
-          const __m256 both = _mm256_mul_ps(scale, _mm256_load_ps(chunk.scales[b][p]));
-          sums[p][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(acc[p][t])), both, sums[p][t]);
-          if constexpr (Format::has_min) {
-            const __m256 offset = _mm256_load_ps(chunk.offsets[b][p]);
-            sums[p][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[t].sums + xb), offset, sums[p][t]);
-          }
-        }
+        for (int g = 0; g < 8; ++g) store256(to.w[8 * b + g][p], v[g]);
       }
     }
   }

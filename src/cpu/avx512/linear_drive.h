@@ -38,7 +38,8 @@ struct Chunk {
 // A dtype, as the driver needs it.
 struct Format {
   Shape shape;
-  size_t unit_bytes;
+  int64_t block_units;  // of a block of the file
+  size_t block_bytes;
   void (*unpack)(const Chunk& chunk, __m512i* panel);
   const TileKernel* tile_kernels;                         // by tokens
   void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
@@ -49,7 +50,9 @@ struct Format {
   // Whether half of the next weights are fetched while these are unpacked and half while they are multiplied. Of types of more
   // than five bits a core could not have all lines in flight during unpacking: eight tokens read Q6_K at 10.3 instead of 7.5 GB/s
   // on a core of a Zen 4, Q8_0 at 15.6 instead of 12.9. Other CPUs have not been measured.
-  bool spreads_fetches() const { return unit_bytes * 8 > static_cast<size_t>(5 * shape.unit); }
+  bool spreads_fetches() const { return static_cast<int64_t>(block_bytes) * 8 > 5 * shape.unit * block_units; }
+  // Of a row, whole blocks of it.
+  size_t bytes(int64_t units) const { return static_cast<size_t>(units / block_units) * block_bytes; }
   bool by_rows(int64_t n) const {
     return row_kernels != nullptr && n <= (narrow_avx512() ? narrow_tokens : kMaxRowTokens) &&
            row_kernels[n] != nullptr;
@@ -57,7 +60,7 @@ struct Format {
 };
 
 template <class Unpack>
-constexpr size_t bytes_of_pause = kStrip* Unpack::unit_bytes / Unpack::pauses;
+constexpr size_t bytes_of_pause = kStrip* Unpack::block_bytes / Unpack::pauses;
 
 template <class Unpack>
 void unpack_chunk(const Chunk& chunk, __m512i* panel) {
@@ -68,14 +71,14 @@ void unpack_chunk(const Chunk& chunk, __m512i* panel) {
   if constexpr (requires { Unpack::group; }) {
     for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
       Unpack::unpack_group(chunk.rows, at, sink);
-      at += Unpack::group * Unpack::unit_bytes;
+      at += Unpack::group * Unpack::block_bytes;
       sink.panel += Unpack::group * Unpack::shape.unit_vectors();
     }
   }
-  for (; u < chunk.n_units; ++u) {
+  for (; u < chunk.n_units; u += block_units<Unpack>) {
     Unpack::unpack(chunk.rows, at, sink);
-    at += Unpack::unit_bytes;
-    sink.panel += Unpack::shape.unit_vectors();
+    at += Unpack::block_bytes;
+    sink.panel += block_units<Unpack> * Unpack::shape.unit_vectors();
   }
 }
 
@@ -102,15 +105,15 @@ void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
       const TileArgs args = from_unit(whole, S, u, 1);
       DotSink<S, decltype(ahead)> sink(args, ahead, sum);
       Unpack::unpack_group(chunk.rows, at, sink);
-      at += Unpack::group * Unpack::unit_bytes;
+      at += Unpack::group * Unpack::block_bytes;
     }
   }
-  for (; u < chunk.n_units; ++u) {
+  for (; u < chunk.n_units; u += block_units<Unpack>) {
     const TileArgs args = from_unit(whole, S, u, 1);
     DotSink<S, decltype(ahead)> sink(args, ahead, sum);
     Unpack::unpack(chunk.rows, at, sink);
     sink.finish();
-    at += Unpack::unit_bytes;
+    at += Unpack::block_bytes;
   }
   _mm512_store_ps(whole.acc, sum);
 }
@@ -118,7 +121,8 @@ void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
 template <class Unpack, class Row = void>
 constexpr Format format_of() {
   Format format{Unpack::shape,
-                Unpack::unit_bytes,
+                block_units<Unpack>,
+                Unpack::block_bytes,
                 unpack_chunk<Unpack>,
                 TileKernels<Unpack::shape>::by_tokens.data(),
                 dot_chunk<Unpack>,
@@ -170,11 +174,9 @@ TANDEM_INLINE void derive(const Shape& shape, const TileLayout& layout, const st
   if (shape.mins == 1) {
     float* to = reinterpret_cast<float*>(derived);
     for (int64_t i = 0; i < n_blocks * T; ++i)
-      to[i] = args.scale[i] * static_cast<float>(static_cast<int32_t>(sum[i]));
+      to[i] = args.scale[i] * static_cast<float>(static_cast<int32_t>(low(sum[i]) + high(sum[i])));
   } else if (shape.offset == 0) {
     return;
-  } else if (shape.unit == 32) {
-    for (int64_t i = 0; i < n_blocks * T; ++i) start[i] = factor * sum[i];
   } else if (shape.sub == 16) {
     for (int64_t b = 0; b < n_blocks; ++b) {
       for (int64_t t = 0; t < T; ++t) {
@@ -203,7 +205,7 @@ class Chunks {
         f_(f),
         copy_(copy),
         n_units_(call.k / f.shape.unit),
-        stride_(static_cast<size_t>(n_units_) * f.unit_bytes) {}
+        stride_(f.bytes(n_units_)) {}
 
   int64_t n_units() const { return n_units_; }
   int64_t step() const { return kChunkColumns / f_.shape.unit; }  // units of a chunk
@@ -214,7 +216,7 @@ class Chunks {
     const std::byte* from = address(row, unit);
     Chunk chunk{{from, stride_}, min64(step(), n_units_ - unit), ahead(row, unit)};
     if (call_.m - row >= kStrip) return chunk;
-    const size_t row_size = static_cast<size_t>(chunk.n_units) * f_.unit_bytes;
+    const size_t row_size = f_.bytes(chunk.n_units);
     for (int64_t r = 0; r < call_.m - row; ++r) {
       std::memcpy(copy_ + static_cast<size_t>(r) * row_size, from + static_cast<size_t>(r) * stride_,
                   row_size);
@@ -230,13 +232,13 @@ class Chunks {
 
  private:
   const std::byte* address(int64_t row, int64_t unit) const {
-    return call_.w + static_cast<size_t>(row) * stride_ + static_cast<size_t>(unit) * f_.unit_bytes;
+    return call_.w + static_cast<size_t>(row) * stride_ + f_.bytes(unit);
   }
   // The same part of the next strip, in the order of memory: with 16 rows side by side a token takes 7 to 20% longer. The
   // strip behind an item is fetched, too, as the worker most likely goes on there; behind the last one, what is loaded.
   const std::byte* ahead(int64_t row, int64_t unit) const {
     const std::byte* strip = row + kStrip < call_.m ? address(row + kStrip, 0) : address(row, 0);
-    return strip + static_cast<size_t>(unit) * f_.unit_bytes * kStrip;
+    return strip + f_.bytes(unit) * kStrip;
   }
 
   const LinearCall& call_;
@@ -276,7 +278,7 @@ void multiply_one_tile(const LinearCall& call, const Format& f, int64_t row0, in
         f.dot(chunk, args);
       } else {
         if (f.spreads_fetches()) {
-          const size_t n_bytes = static_cast<size_t>(kStrip * chunk.n_units) * f.unit_bytes;
+          const size_t n_bytes = kStrip * f.bytes(chunk.n_units);
           chunk.ahead_halves = 1;
           fetch_with_tile(f, chunk.ahead + n_bytes / 2, n_bytes / 2, args);
         }
@@ -303,7 +305,7 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
   // not been measured.
   const int64_t n_fetching = min64(4, (call.end_token() - call.token0 + T - 1) / T);
   const size_t part_bytes =
-      static_cast<size_t>(kStrip * chunks.n_units()) * f.unit_bytes / static_cast<size_t>(n_fetching);
+      kStrip * f.bytes(chunks.n_units()) / static_cast<size_t>(n_fetching);
   const auto panel_of = [&](int64_t strip) {
     return reinterpret_cast<__m512i*>(panels + static_cast<size_t>(strip) * parts.panel_bytes);
   };

@@ -111,12 +111,10 @@ void encode_units(const TileLayout& layout, const float* x, int64_t ldx, int64_t
       encode_span<unit>(x + t * ldx + c, columns, q[t], span);
       if (layout.order == Order::fours) put_in_fours(q[t]);
       spread(span.scale, columns / unit, T, scale_to + t);
-      if constexpr (unit == 32) {
-        spread(span.sum32, columns / 32, T, sum_to + t);
-      } else {
+      spread(span.sum16, columns / 32, T, sum_to + t);
+      if constexpr (unit == 256) {
         alignas(16) int16_t sum32[8];
         for (int i = 0; i < 8; ++i) sum32[i] = static_cast<int16_t>(span.sum32[i]);
-        spread(span.sum16, 8, T, sum_to + t);
         spread(sum32, 4, T, sum32_to + t);
       }
     }
@@ -144,6 +142,22 @@ TANDEM_INLINE void put_in_planes(const int8_t* q, int8_t* to) {
     const __m512i first = half(0), second = half(kSpan / 2);
     _mm512_store_si512(to + 128 * plane.value, _mm512_unpacklo_epi64(first, second));
     _mm512_store_si512(to + 128 * plane.value + 64, _mm512_unpackhi_epi64(first, second));
+  });
+}
+
+// All of RowPairs but its scales.
+TANDEM_INLINE void put_in_pairs(const int8_t* q, RowPairs& to) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+  unroll<4>([&](auto i) __attribute__((always_inline)) {
+    const __m512i a = _mm512_load_si512(q + 128 * i.value), b = _mm512_load_si512(q + 128 * i.value + 64);
+    __m512i sum = _mm512_setzero_si512();
+    unroll<2>([&](auto half) __attribute__((always_inline)) {
+      const __m512i from = _mm512_add_epi32(first, _mm512_set1_epi32(2 * half.value));
+      const __m512i v = _mm512_permutex2var_epi32(a, from, b);
+      _mm512_store_si512(to.q + 64 * (2 * i.value + half.value), v);
+      sum = dot_u8s8<false>(sum, _mm512_set1_epi8(1), v);
+    });
+    _mm512_storeu_si512(to.start[i.value], _mm512_mullo_epi32(sum, _mm512_set1_epi32(-12)));
   });
 }
 
@@ -201,6 +215,12 @@ TANDEM_INLINE void encode_row_units(Order order, const float* x, int64_t k, int6
       put_in_planes(q, to.q);
       for (int i = 0; i < 16; ++i) to.scale[i] = spans[i / 8].scale[0];
       for (int i = 0; i < 32; ++i) to.minus[i] = static_cast<int16_t>(-spans[i / 16].sum16[i % 16]);
+      continue;
+    }
+    if (order == Order::pairs) {
+      auto& to = reinterpret_cast<RowPairs*>(encoded)[index];
+      put_in_pairs(q, to);
+      for (int i = 0; i < 64; ++i) to.scale[i / 16][i % 16] = spans[i / 32].scale[i / 4 % 8 * 32 / unit];
       continue;
     }
     auto& to = reinterpret_cast<RowColumns*>(encoded)[index];

@@ -51,7 +51,7 @@ inline int64_t tile_tokens(int64_t n) {
 
 // The order of columns in q: as they are; 16 columns transposed as 4 x 4 (column 4i + j at 4j + i), so that a word has a column
 // of each of four vectors of a grid (vbmi/); or that of one of the kinds of RowColumns.
-enum class Order { columns, fours, blocks, sub_blocks, sixteens, planes };
+enum class Order { columns, fours, blocks, sub_blocks, sixteens, planes, pairs };
 
 // Up to so many tokens are multiplied row by row (linear_rows.h), where a dtype can.
 inline constexpr int64_t kMaxRowTokens = 8;
@@ -63,6 +63,7 @@ inline constexpr int64_t kMaxRowTokens = 8;
 //               b, then columns 8i + 4.. of both; vector 2i + 1 those of sub-block 2p + 1. `sum` is in the order of sub-blocks
 //   sixteens    see RowSixteens
 //   planes      see RowPlanes
+//   pairs       see RowPairs
 struct RowColumns {
   alignas(64) int8_t q[512];
   float scale[16];  // what the lane's columns are multiplied with
@@ -83,6 +84,13 @@ struct RowPlanes {
   float scale[16];   // of a, then of b
   int16_t minus[32]; // minus the sum of 16 columns' q, in the order of sub-blocks
 };
+// The same of eight blocks of NVFP4, whose sub-blocks of 16 columns have a pair of lanes each: lanes 2s and 2s + 1 of vector 2i have the first
+// eight columns of sub-block s of blocks 2i and 2i + 1, those of vector 2i + 1 the next eight.
+struct RowPairs {
+  alignas(64) int8_t q[512];
+  float scale[4][16];    // of vectors 2i and 2i + 1
+  int32_t start[4][16];  // -12 times the sum of the lane's q in both
+};
 inline constexpr int64_t kRowColumns = 512;
 
 // How n tokens are encoded for a dtype.
@@ -99,9 +107,8 @@ struct Encoding {
 Encoding encoding_of(DType dtype, int64_t n);
 
 // The parts of a tile of T tokens, every one a [count][T] array of 4-byte words:
-//   unit 32:  q[k / 4], scale[k / 32] f32, sum[k / 32] i32
-//   unit 256: q[k / 4], scale[k / 256] f32, sum16[k / 32] pairs of i16 sums of 16,
-//             sum32[k / 64] pairs of sums of 32
+//   unit 32:  q[k / 4], scale[k / 32] f32, sum16[k / 32] pairs of i16 sums of 16
+//   unit 256: the same with scale[k / 256], and sum32[k / 64] pairs of sums of 32
 struct TileLayout {
   int unit;
   int64_t k;
@@ -117,13 +124,14 @@ inline int64_t Encoding::bytes(int64_t k) const {
   const int64_t steps = (k + kRowColumns - 1) / kRowColumns;
   if (order == Order::sixteens) return steps * static_cast<int64_t>(sizeof(RowSixteens));
   if (order == Order::planes) return steps * static_cast<int64_t>(sizeof(RowPlanes));
+  if (order == Order::pairs) return steps * static_cast<int64_t>(sizeof(RowPairs));
   if (by_rows()) return steps * static_cast<int64_t>(sizeof(RowColumns));
   return 4 * TileLayout{unit, k, order}.token_words();
 }
 
 // Columns of activations as 8 bits: [token0, token1) is one whole tile.
 void encode_tile(const TileLayout& layout, const float* x, int64_t ldx, int64_t tokens, std::byte* tile);
-// Token t of n for products row by row: RowColumns [k / 512][n], RowSixteens or RowPlanes.
+// Token t of n for products row by row: RowColumns [k / 512][n], RowSixteens, RowPlanes or RowPairs.
 void encode_row(const Encoding& encoding, const float* x, int64_t k, int64_t t, int64_t n, std::byte* encoded);
 
 // Columns that share an activation scale of a quantized dtype: 32 or 256; 0: no kernels.

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "cpu/avx512/linear_drive.h"
 #include "cpu/avx512/linear_row_formats.h"
+#include "cpu/avx512/linear_row_pairs.h"
 #include "cpu/avx512/linear_row_planes.h"
 #include "cpu/avx512/linear_unpack.h"
 
@@ -19,6 +20,7 @@ const Format* find_format(DType dtype) {
   static constexpr Format q3_k = format_of<UnpackQ3_K, RowQ3_K>(), q4_k = format_of<UnpackQ4_K, RowQ4_K>();
   static constexpr Format q5_k = format_of<UnpackQ5_K, RowQ5_K>(), q6_k = format_of<UnpackQ6_K, RowQ6_K>();
   static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>(), tq2_0 = format_of<UnpackTQ2_0, RowTQ2_0>();
+  static constexpr Format nvfp4 = format_of<UnpackNVFP4, RowNVFP4>(), q1_0 = format_of<UnpackQ1_0>();
   switch (dtype) {
     case DType::Q4_0: return &q4_0;
     case DType::Q4_1: return &q4_1;
@@ -34,6 +36,8 @@ const Format* find_format(DType dtype) {
     case DType::Q6_K: return &q6_k;
     case DType::IQ4_XS: return &iq4_xs;
     case DType::TQ2_0: return &tq2_0;
+    case DType::NVFP4: return &nvfp4;
+    case DType::Q1_0: return &q1_0;
     default: return nullptr;
   }
 }

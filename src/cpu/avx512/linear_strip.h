@@ -9,6 +9,13 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
+// Units of a block of the file, by what unpacks it (linear_unpack.h).
+template <class Unpack>
+inline constexpr int64_t block_units = []() -> int64_t {
+  if constexpr (requires { Unpack::block_units; }) return Unpack::block_units;
+  return 1;
+}();
+
 // 16 rows of a weight, or of a copy of its last ones.
 struct StripRows {
   const std::byte* base;

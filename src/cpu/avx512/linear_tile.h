@@ -60,7 +60,7 @@ TANDEM_INLINE void dot_columns(const __m512i*& panel, const uint32_t*& q, const 
   if constexpr (S.offset != 0) start += T;
 }
 
-// Units of 32 columns, each with a scale of its own on both sides.
+// Units of 32 columns with an activation scale, and one or two of the weights.
 template <Shape S, int T>
 void tile_simple(const TileArgs& args) {
   const __m512i* panel = args.panel;
@@ -73,14 +73,16 @@ void tile_simple(const TileArgs& args) {
   unroll<T>([&](auto t)
                 __attribute__((always_inline)) { sum[t.value] = _mm512_loadu_ps(args.acc + 16 * t.value); });
   for (int64_t b = 0; b < args.n_units; ++b) {
-    __m512i acc[T];
-    fetch_into_l2(ahead, args.ahead_bytes);
-    ahead += args.ahead_bytes;
-    dot_columns<S, T, 32>(panel, q, start, acc);
-    const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
-    unroll<T>([&](auto t) __attribute__((always_inline)) {
-      const __m512 both = _mm512_mul_ps(w_scale, _mm512_set1_ps(scale[t.value]));
-      sum[t.value] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t.value]), both, sum[t.value]);
+    unroll<S.subs()>([&](auto) __attribute__((always_inline)) {
+      __m512i acc[T];
+      fetch_into_l2(ahead, args.ahead_bytes);
+      ahead += args.ahead_bytes;
+      dot_columns<S, T, S.sub>(panel, q, start, acc);
+      const __m512 w_scale = _mm512_load_ps(reinterpret_cast<const float*>(panel++));
+      unroll<T>([&](auto t) __attribute__((always_inline)) {
+        const __m512 both = _mm512_mul_ps(w_scale, _mm512_set1_ps(scale[t.value]));
+        sum[t.value] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[t.value]), both, sum[t.value]);
+      });
     });
     scale += T;
     if constexpr (S.mins != 0) {

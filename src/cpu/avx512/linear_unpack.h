@@ -88,7 +88,7 @@ TANDEM_INLINE void put_nibbles_and_bits(const Words& words, __m512i high, Sink& 
 // sink).
 template <class Self, int bytes_of_unit>
 struct SimpleUnits {
-  static constexpr size_t unit_bytes = bytes_of_unit;
+  static constexpr size_t block_bytes = bytes_of_unit;
   static constexpr int group = 8, pauses = 1;
 
   template <class Sink>
@@ -132,8 +132,8 @@ TANDEM_INLINE auto words_from(const P& pieces) {
   };
 }
 
-// Every struct: the shape of the panel, bytes of a unit in the file, and unpack of the unit at byte `at` of
-// each row, which pauses so many times a unit to let the sink look ahead.
+// Every struct: the shape of the panel, bytes of a block in the file, which is a unit unless block_units says more, and unpack of the
+// block at byte `at` of each row, which pauses so many times to let the sink look ahead.
 
 struct UnpackQ4_0 : SimpleUnits<UnpackQ4_0, sizeof(BlockQ4_0)> {
   static constexpr Shape shape{32, 32, 8, 0, false};
@@ -205,7 +205,7 @@ TANDEM_INLINE auto words_of(const Words& q) {
 // 17 bytes: words are not aligned, so each is loaded at its own address.
 struct UnpackMXFP4 {
   static constexpr Shape shape{32, 32, 12, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockMXFP4);
+  static constexpr size_t block_bytes = sizeof(BlockMXFP4);
   static constexpr int pauses = 1;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -221,10 +221,77 @@ struct UnpackMXFP4 {
   }
 };
 
-// Byte b of every lane's word, as a float.
+// Byte b of every lane's word.
+template <int b>
+TANDEM_INLINE __m512i byte_of(__m512i words) {
+  return _mm512_and_si512(_mm512_srli_epi32(words, 8 * b), _mm512_set1_epi32(0xff));
+}
+
+// As e4m3_to_fp32_half(), of the low 7 bits.
+TANDEM_INLINE __m512 e4m3_halves(__m512i code) {
+  code = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
+  const __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(code, 20), _mm512_set1_epi32(119 << 23));
+  const __m512 small = _mm512_mul_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0x1p-10f));
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(code, _mm512_set1_epi32(8));
+  const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(0x7f));
+  const __m512 finite = _mm512_mask_mov_ps(_mm512_castsi512_ps(normal), is_small, small);
+  return _mm512_mask_mov_ps(finite, is_nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+}
+
+// Blocks of two units, whose 16 columns have a scale each.
+struct UnpackNVFP4 {
+  static constexpr Shape shape{32, 16, 12, 0, false};
+  static constexpr int64_t block_units = 2;
+  static constexpr size_t block_bytes = sizeof(BlockNVFP4);
+  static constexpr int pauses = 1;
+  template <class Sink>
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
+    sink.pause();
+    const __m512i d = rows.words(at);
+    const Words8 q = load_words8(rows, at + 4);
+    const __m512i levels = level_table<12>(kvalues_mxfp4);
+    unroll<block_units>([&](auto u) __attribute__((always_inline)) {
+      auto unit = sink.template unit<u.value>();
+      unroll<2>([&](auto half) __attribute__((always_inline)) {
+        constexpr int h = decltype(half)::value, s = 2 * decltype(u)::value + h;
+        put<5 * h + 4>(unit, e4m3_halves(byte_of<s>(d)));
+        put<5 * h>(unit, _mm512_shuffle_epi8(levels, low_nibbles(q.w[2 * s])));
+        put<5 * h + 1>(unit, _mm512_shuffle_epi8(levels, low_nibbles(q.w[2 * s + 1])));
+        put<5 * h + 2>(unit, _mm512_shuffle_epi8(levels, high_nibbles(q.w[2 * s])));
+        put<5 * h + 3>(unit, _mm512_shuffle_epi8(levels, high_nibbles(q.w[2 * s + 1])));
+      });
+      unit.finish();
+    });
+  }
+};
+
+// Blocks of four units with one scale. Weights are 0 and 2, less 1.
+struct UnpackQ1_0 {
+  static constexpr Shape shape{32, 32, 1, 0, false};
+  static constexpr int64_t block_units = 4;
+  static constexpr size_t block_bytes = sizeof(BlockQ1_0);
+  static constexpr int pauses = 1;
+  template <class Sink>
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
+    sink.pause();
+    const __m512 d = low_halves(rows.words(at));
+    const Words4 bits = load_words4(rows, at + 2);
+    unroll<block_units>([&](auto u) __attribute__((always_inline)) {
+      auto unit = sink.template unit<u.value>();
+      put<8>(unit, d);
+      unroll<8>([&](auto i) __attribute__((always_inline)) {
+        const __m512i four = bits_to_bit4(_mm512_srli_epi32(bits.w[u.value], 4 * i.value));
+        put<i.value>(unit, _mm512_srli_epi16(four, 3));
+      });
+      unit.finish();
+    });
+  }
+};
+
+// The same as a float.
 template <int b>
 TANDEM_INLINE __m512 unsigned_byte(__m512i words) {
-  return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(words, 8 * b), _mm512_set1_epi32(0xff)));
+  return _mm512_cvtepi32_ps(byte_of<b>(words));
 }
 template <int b>
 TANDEM_INLINE __m512 signed_byte(__m512i words) {
@@ -274,7 +341,7 @@ TANDEM_INLINE void put_header_k4(const StripRows& rows, size_t at, Sink& sink) {
 
 struct UnpackQ4_K {
   static constexpr Shape shape{256, 32, 0, 8, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ4_K);
+  static constexpr size_t block_bytes = sizeof(BlockQ4_K);
   static constexpr int pauses = 4;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -293,7 +360,7 @@ struct UnpackQ4_K {
 
 struct UnpackQ5_K {
   static constexpr Shape shape{256, 32, 0, 8, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ5_K);
+  static constexpr size_t block_bytes = sizeof(BlockQ5_K);
   static constexpr int pauses = 4;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -318,7 +385,7 @@ struct UnpackQ5_K {
 
 struct UnpackQ6_K {
   static constexpr Shape shape{256, 16, 32, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ6_K);
+  static constexpr size_t block_bytes = sizeof(BlockQ6_K);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -358,7 +425,7 @@ TANDEM_INLINE __m512i twice_byte(__m512i words) {
 // super-block needs one float scale.
 struct UnpackQ2_K {
   static constexpr Shape shape{256, 256, 0, 16, false};
-  static constexpr size_t unit_bytes = sizeof(BlockQ2_K);
+  static constexpr size_t block_bytes = sizeof(BlockQ2_K);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -391,7 +458,7 @@ struct UnpackQ2_K {
 // such bytes of the row, in a lookup that four rows share; the third bit adds 4 * (scale - 32).
 struct UnpackQ3_K {
   static constexpr Shape shape{256, 256, 124, 0, true};
-  static constexpr size_t unit_bytes = sizeof(BlockQ3_K);
+  static constexpr size_t block_bytes = sizeof(BlockQ3_K);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -443,7 +510,7 @@ struct UnpackQ3_K {
 
 struct UnpackTQ2_0 {
   static constexpr Shape shape{256, 256, 1, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockTQ2_0);
+  static constexpr size_t block_bytes = sizeof(BlockTQ2_0);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -463,7 +530,7 @@ struct UnpackTQ2_0 {
 
 struct UnpackIQ4_XS {
   static constexpr Shape shape{256, 32, 128, 0, true};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ4_XS);
+  static constexpr size_t block_bytes = sizeof(BlockIQ4_XS);
   static constexpr int pauses = 4;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {

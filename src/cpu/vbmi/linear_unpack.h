@@ -36,7 +36,7 @@ namespace {
 
 struct UnpackIQ2_XXS {
   static constexpr Shape shape{256, 32, kBias, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ2_XXS);
+  static constexpr size_t block_bytes = sizeof(BlockIQ2_XXS);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -67,7 +67,7 @@ TANDEM_INLINE __m512i bytes_of_codes(__m512i first, __m512i second) {
 
 struct UnpackIQ2_XS {
   static constexpr Shape shape{256, 16, kBias, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ2_XS);
+  static constexpr size_t block_bytes = sizeof(BlockIQ2_XS);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -99,7 +99,7 @@ struct UnpackIQ2_XS {
 
 struct UnpackIQ2_S {
   static constexpr Shape shape{256, 16, kBias, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ2_S);
+  static constexpr size_t block_bytes = sizeof(BlockIQ2_S);
   static constexpr int pauses = 2;
   template <class Sink>
   TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
@@ -129,7 +129,7 @@ struct UnpackIQ2_S {
 
 struct UnpackIQ3_XXS {
   static constexpr Shape shape{256, 32, kBias, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ3_XXS);
+  static constexpr size_t block_bytes = sizeof(BlockIQ3_XXS);
   static constexpr int pauses = 4;
   template <int to, class Sink>
   TANDEM_INLINE static void put_16(const Nibbles& q, Sink& sink) {
@@ -165,7 +165,7 @@ struct UnpackIQ3_XXS {
 
 struct UnpackIQ3_S {
   static constexpr Shape shape{256, 32, 15, 0, false};
-  static constexpr size_t unit_bytes = sizeof(BlockIQ3_S);
+  static constexpr size_t block_bytes = sizeof(BlockIQ3_S);
   static constexpr int pauses = 4;
   // A weight is 2 u - 15 of its nibble u: bytes are twice the nibbles.
   template <int to, class Sink>
