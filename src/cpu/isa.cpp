@@ -45,6 +45,14 @@ void set_reads_in_streams(bool reads) {
   streams() = reads;
 }
 
+size_t near_cache_bytes() {
+  static const size_t n_bytes = [] {
+    const long known = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    return known > 0 ? static_cast<size_t>(known) : size_t{32} << 10;
+  }();
+  return n_bytes;
+}
+
 std::string_view isa_name(Isa isa) {
   switch (isa) {
     case Isa::scalar: return "scalar";

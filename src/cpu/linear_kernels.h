@@ -70,6 +70,8 @@ bool narrow_avx512();
 // Whether weights for a few tokens, and caches for a few queries, are read from several places at a time: on Intel. A Zen 5 reads one
 // stream of quantized weights faster, and of one token any (linear_float.cpp says when floats are read so elsewhere).
 bool reads_in_streams();
+// Bytes of a core's first cache of data.
+size_t near_cache_bytes();
 // Let a test see both ways on one machine. All of a product must be done in one, and all of an
 // attention from its compiling on.
 void set_narrow_avx512(bool narrow);

@@ -45,6 +45,7 @@ struct Format {
   void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
   const RowKernel* row_kernels;                           // by tokens up to kMaxRowTokens; null: none
   int64_t narrow_tokens;                                  // most tokens of row_kernels if narrow_avx512()
+  int64_t one_stream_tokens;                              // the same elsewhere, unless reads_in_streams()
   Order row_order;                                        // of their activations
 
   // Whether half of the next weights are fetched while these are unpacked and half while they are multiplied. Of types of more
@@ -54,8 +55,8 @@ struct Format {
   // Of a row, whole blocks of it.
   size_t bytes(int64_t units) const { return static_cast<size_t>(units / block_units) * block_bytes; }
   bool by_rows(int64_t n) const {
-    return row_kernels != nullptr && n <= (narrow_avx512() ? narrow_tokens : kMaxRowTokens) &&
-           row_kernels[n] != nullptr;
+    const int64_t most = narrow_avx512() ? narrow_tokens : reads_in_streams() ? kMaxRowTokens : one_stream_tokens;
+    return row_kernels != nullptr && n <= most && row_kernels[n] != nullptr;
   }
 };
 
@@ -128,10 +129,12 @@ constexpr Format format_of() {
                 dot_chunk<Unpack>,
                 nullptr,
                 0,
+                0,
                 Order::columns};
   if constexpr (!std::is_void_v<Row>) {
     format.row_kernels = RowKernels<Row>::by_tokens.data();
     format.narrow_tokens = Row::narrow_tokens;
+    format.one_stream_tokens = one_stream_tokens<Row>;
     format.row_order = Row::order;
   }
   return format;

@@ -184,7 +184,8 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   int64_t r = row0;
   static_assert(kStreams == kDotRows);
   const DotWay& way = dot_way();
-  const bool in_streams = reads_in_streams() || (call.n == 1 ? way.one_in_streams : way.several_in_streams);
+  const bool one_by_one = call.n == 1 && call.k <= kSingleColumns;
+  const bool in_streams = reads_in_streams() || (one_by_one ? way.one_in_streams : way.several_in_streams);
   const bool many = call.n > 2 * kDotGroup && way.many_rows == kManyDotRows;
   const int64_t n_streams = many ? kManyDotRows : kStreams;
   const int64_t of_stream =
@@ -192,7 +193,6 @@ void multiply_dot(const LinearCall& call, int64_t row0, int64_t row1) {
   const DotRows* of_each = many ? dot_by_tokens<dtype, kManyDotRows> : dot_by_tokens<dtype, kDotRows>;
   for (; r < row0 + of_stream; ++r) rows(of_each, r, of_stream);
   r = row0 + n_streams * of_stream;
-  const bool one_by_one = call.n == 1 && call.k <= kSingleColumns;
   for (; !one_by_one && r + kDotRows <= row1; r += kDotRows) rows(dot_by_tokens<dtype, kDotRows>, r);
   for (; r < row1; ++r) rows(dot_by_tokens<dtype, 1>, r);
 }

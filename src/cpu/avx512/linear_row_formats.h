@@ -103,7 +103,9 @@ struct Heads {
 //   factors(w, heads)  scales, and what the sums of the blocks' activations are multiplied with: mins, or -offset times a scale
 //   each_vector(w, heads, fn)  calls fn(Index<g>, codes) for each vector g of RowColumns, in any order
 // wide: codes reach beyond 127. max_tokens: with more, strips are faster, on Intel; narrow_tokens: likewise if narrow_avx512(), but
-// measured with the kernels before these (of blocks of 32 one more than then).
+// measured with the kernels before these (of blocks of 32 one more than then); one_stream_tokens: likewise on a Zen 5, if that is less.
+// Strips over rows there, 4096 x 4096 and 5632 x 2048: seven and eight tokens Q4_K 1.02, 0.96 and 1.26, 1.09 (4096 x 14336 1.40, 1.40),
+// Q6_K 1.27, 1.06 and 1.52, 1.13.
 struct Factors {
   __m512 scales, of_sums;
 };
@@ -317,7 +319,7 @@ struct MinsRow {
   static constexpr int unit = 256;
   static constexpr Order order = Order::sub_blocks;
   static constexpr size_t block_bytes = sizeof(Block);
-  static constexpr int max_tokens = 8, narrow_tokens = 5;
+  static constexpr int max_tokens = 8, narrow_tokens = 5, one_stream_tokens = 6;
   static constexpr int kFitting = 32767 / (4 * most * 127) >= 4 ? 4 : 2;  // products of vectors whose sum fits 16 bits
   static_assert(kFitting * 4 * most * 127 <= 32767);
 
@@ -422,7 +424,7 @@ struct RowQ6_K {
   static constexpr int unit = 256;
   static constexpr Order order = Order::sixteens;
   static constexpr size_t block_bytes = sizeof(BlockQ6_K);
-  static constexpr int max_tokens = 8, narrow_tokens = 5;
+  static constexpr int max_tokens = 8, narrow_tokens = 5, one_stream_tokens = 6;
 
   template <int T, class Units>
   TANDEM_INLINE static void add(const std::byte* w, const RowSixteens* x, Units units, __m512* sums) {
