@@ -78,8 +78,6 @@ bool takes(DType dtype, int64_t n) {
     case DType::IQ1_S:  // AVX2 has products of these; here they are dequantized by the reference code
     case DType::IQ1_M:
     case DType::TQ1_0:
-    case DType::Q1_0:
-    case DType::NVFP4:
     case DType::IQ2_XXS:
     case DType::IQ2_XS:
     case DType::IQ2_S:
