@@ -11,14 +11,13 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/sanitized.h"
-#include "plan/pages.h"
 
 namespace tandem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kChunk = 1u << 20;  // what a worker claims at a time
+constexpr size_t kChunk = ReadLoop::kChunk;
 constexpr size_t kLine = 64;
 constexpr size_t kAhead = 4096;    // bytes from a load to the prefetch of its stream, times streams
 constexpr size_t kWindows = 16;    // parts of the buffer that are timed each on its own
@@ -64,37 +63,42 @@ size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes, int n_cores
   return std::clamp(free_bytes / 4, kLeast, usual) / kChunk * kChunk;
 }
 
-double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
-  const auto n_windows = static_cast<int64_t>(kWindows);
-  const auto n_chunks =
-      static_cast<int64_t>(std::max<size_t>(n_bytes / kChunk / kWindows, 1));  // of a window
-  const Pages pages(kWindows * static_cast<size_t>(n_chunks) * kChunk);
-  const auto chunk = [&pages](int64_t i) { return pages.data() + static_cast<size_t>(i) * kChunk; };
+ReadLoop::ReadLoop(ThreadPool& pool, size_t n_bytes)
+    : pool_(pool),
+      n_chunks_(static_cast<int64_t>((n_bytes + kChunk - 1) / kChunk)),
+      pages_(static_cast<size_t>(n_chunks_) * kChunk) {
   // Pages that were never written are all the same page of zeros, which would be read from cache.
-  pool.run([&](Worker& worker) {
-    worker.for_each(n_windows * n_chunks, [&](int64_t i) {
-      if (!interrupted()) memset(chunk(i), 1, kChunk);
+  pool_.run([&](Worker& worker) {
+    worker.for_each(n_chunks_, [&](int64_t i) {
+      if (!interrupted()) memset(pages_.data() + static_cast<size_t>(i) * kChunk, 1, kChunk);
     });
   });
+}
 
+double ReadLoop::seconds(int64_t first, int64_t n, bool in_streams) const {
+  if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
+  const auto read = in_streams ? read_chunk<4> : read_chunk<1>;
   std::atomic<uint64_t> total{0};
-  const auto sum_of_window =
-      static_cast<uint64_t>(n_chunks) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
+  const Clock::time_point start = Clock::now();
+  pool_.run([&](Worker& worker) {
+    uint64_t sum = 0;
+    worker.for_each(n, [&](int64_t i) { sum += read(pages_.data() + static_cast<size_t>((first + i) % n_chunks_) * kChunk); });
+    total += sum;
+  });
+  const double took = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto expected = static_cast<uint64_t>(n) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
+  TANDEM_CHECK(total == expected);  // and so every byte was read
+  return took;
+}
+
+double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
+  const auto n_chunks = static_cast<int64_t>(std::max<size_t>(n_bytes / ReadLoop::kChunk / kWindows, 1));  // of a window
+  const auto n_windows = static_cast<int64_t>(kWindows);
+  const ReadLoop loop(pool, static_cast<size_t>(n_windows * n_chunks) * ReadLoop::kChunk);
   double best = 0, spent = 0;
   for (int64_t pass = 0; pass < kMinRounds * n_windows || spent < kMinSeconds; ++pass) {
-    if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
-    const int64_t first = pass % n_windows * n_chunks;
-    const auto read = pass / n_windows % 2 == 0 ? read_chunk<4> : read_chunk<1>;
-    total = 0;
-    const Clock::time_point start = Clock::now();
-    pool.run([&](Worker& worker) {
-      uint64_t sum = 0;
-      worker.for_each(n_chunks, [&](int64_t i) { sum += read(chunk(first + i)); });
-      total += sum;
-    });
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    TANDEM_CHECK(total == sum_of_window);  // and so every byte was read
-    best = std::max(best, static_cast<double>(n_chunks) * kChunk / seconds);
+    const double seconds = loop.seconds(pass % n_windows * n_chunks, n_chunks, pass / n_windows % 2 == 0);
+    best = std::max(best, static_cast<double>(n_chunks) * static_cast<double>(ReadLoop::kChunk) / seconds);
     spent += seconds;
   }
   return best;

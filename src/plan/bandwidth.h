@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/thread_pool.h"
+#include "plan/pages.h"
 
 namespace tandem {
 
@@ -14,6 +15,24 @@ size_t last_cache_bytes();
 // cache, but no more than 512 MiB for each of n_cores: a virtual machine of two has little of a server's 480 MiB, and takes seconds to
 // be given memory. (With 1 GiB such a one measured 33.1 GB/s, with 1.9 GiB 32.)
 size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes = last_cache_bytes(), int n_cores = physical_core_count());
+
+// Memory that all workers of a pool read together by a plain loop.
+class ReadLoop {
+ public:
+  static constexpr size_t kChunk = size_t{1} << 20;  // what a worker claims at a time
+
+  // n_bytes are rounded up to chunks. Throws Error(out_of_memory).
+  ReadLoop(ThreadPool& pool, size_t n_bytes);
+  int64_t n_chunks() const { return n_chunks_; }
+  // The seconds that reading n chunks from `first` on takes, going round at the end; each in one stream or in four. Throws
+  // Error(interrupted) soon after a Ctrl-C. Call it from the thread that may run the pool.
+  double seconds(int64_t first, int64_t n, bool in_streams) const;
+
+ private:
+  ThreadPool& pool_;
+  int64_t n_chunks_;
+  Pages pages_;
+};
 
 // Bytes per second at which all workers of the pool together read memory. A buffer of n_bytes is read over
 // and over, a part of it at a time, and the fastest part counts: on a busy machine there is one that was
