@@ -74,4 +74,4 @@ tandem_isa(avx512_vbmi vbmi/* ${TANDEM_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512
 tandem_isa(avx512_bf16 bf16/* ${TANDEM_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
            -mavx512bf16 -mprefer-vector-width=512)
 tandem_isa(avx512_amx amx/* ${TANDEM_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
-           -mavx512vbmi -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mprefer-vector-width=512)
+           -mavx512vbmi -mgfni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8 -mprefer-vector-width=512)

@@ -75,14 +75,6 @@ bool takes(DType dtype, int64_t n) {
     case DType::Q8_0: return n >= 64;
     case DType::Q2_K:
     case DType::Q3_K: return false;  // are integers for any number (linear_bytes.h)
-    case DType::IQ1_S:  // AVX2 has products of these; here they are dequantized by the reference code
-    case DType::IQ1_M:
-    case DType::TQ1_0:
-    case DType::IQ2_XXS:
-    case DType::IQ2_XS:
-    case DType::IQ2_S:
-    case DType::IQ3_XXS:
-    case DType::IQ3_S: return n >= 192;
     default: return n >= 32;
   }
 }

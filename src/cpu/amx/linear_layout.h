@@ -55,7 +55,8 @@ struct Format {
   int (*unpack)(const WeightRows& rows, int64_t n, std::byte* panel);
 };
 
-const Format* find_format(DType dtype);  // null: no kernels
+const Format* find_format(DType dtype);       // null: no kernels
+const Format* find_grid_format(DType dtype);  // the same of IQ2 and IQ3 only
 
 // See LinearKernels::multiply.
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);

@@ -29,8 +29,9 @@ TANDEM_INLINE __m512 based_byte(__m512i v) {
       _mm512_ternarylogic_epi32(at15, _mm512_set1_epi32(0xff << 15), base, 0xea));  // (a & b) | c
 }
 
-// One unit of columns (see Shape): w = scale * (byte - offset) + min of a block of 32, - dmin * min of a super-block.
-template <Shape S>
+// One unit of columns (see Shape): w = scale * (byte - offset) + min of a block of 32, - dmin * min of a super-block. The order of
+// columns is as they are or Order::fours, of which two vectors have the two columns of each pair.
+template <Shape S, Order order = Order::columns>
 struct PairSink {
   static constexpr int kBytes = S.sub / 4,
                        kStep = kBytes + 1;  // vectors of a sub-block: bytes, then the scale
@@ -41,6 +42,7 @@ struct PairSink {
   __m512 base[S.unit / kPart];  // what is added to scale * (256 + byte)
   __m512 min_or_dmin;
   __m512i mins[S.mins > 1 ? S.mins / 2 : 1];  // pairs of 16-bit integers
+  __m512i even;                               // of fours, the vector before
 
   TANDEM_INLINE explicit PairSink(__m512i* p) : panel(p) {}
 
@@ -70,11 +72,20 @@ struct PairSink {
   TANDEM_INLINE void put_bytes(__m512i v) {
     constexpr int part = column / kPart;
     if constexpr (column % kPart == 0) base[part] = base_of<s, part>();
-    const auto weight = [&](auto b) __attribute__((always_inline)) {
-      return _mm512_fmadd_ps(based_byte<decltype(b)::value>(v), scale[s], base[part]);
+    const auto weight = [&](__m512i of, auto b) __attribute__((always_inline)) {
+      return _mm512_fmadd_ps(based_byte<decltype(b)::value>(of), scale[s], base[part]);
     };
-    _mm512_store_si512(panel + column / 2, pack_pairs(weight(Index<0>{}), weight(Index<1>{})));
-    _mm512_store_si512(panel + column / 2 + 1, pack_pairs(weight(Index<2>{}), weight(Index<3>{})));
+    if constexpr (order == Order::columns) {
+      _mm512_store_si512(panel + column / 2, pack_pairs(weight(v, Index<0>{}), weight(v, Index<1>{})));
+      _mm512_store_si512(panel + column / 2 + 1, pack_pairs(weight(v, Index<2>{}), weight(v, Index<3>{})));
+    } else if constexpr (column / 4 % 2 == 0) {
+      even = v;
+    } else {
+      unroll<4>([&](auto b) __attribute__((always_inline)) {  // columns 4b and 4b + 1 of 16, or the two after them
+        constexpr int first = column / 16 * 16 + 4 * decltype(b)::value + column % 16 / 8 * 2;
+        _mm512_store_si512(panel + first / 2, pack_pairs(weight(even, b), weight(v, b)));
+      });
+    }
   }
 
   template <int s, int part>

@@ -1,36 +1,11 @@
 // The formats: what unpacks 256 columns of a strip to pairs of bf16. Runs in L1 and costs 0.2 ns a packed byte of Q4_K,
 // as much as the products of some 50 tokens.
-#include "cpu/avx512/linear_unpack.h"
-#include "cpu/amx/linear_layout.h"
-#include "cpu/amx/linear_pairs.h"
+#include "cpu/amx/linear_unpack.h"
+#include "cpu/avx512/linear_unpack_low.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
-
-template <class Unpack>
-int unpack_quantized(const WeightRows& from, int64_t n, std::byte* to) {
-  const StripRows rows{from.base, from.stride};
-  const int64_t n_units = n / Unpack::shape.unit;
-  __m512i* panel = reinterpret_cast<__m512i*>(to);
-  size_t at = 0;
-  int64_t u = 0;
-  if constexpr (requires { Unpack::group; }) {
-    for (; u + Unpack::group <= n_units; u += Unpack::group) {
-      PairSink<Unpack::shape> sink(panel);
-      Unpack::unpack_group(rows, at, sink);
-      at += Unpack::group * Unpack::block_bytes;
-      panel += Unpack::group * (Unpack::shape.unit / 2);
-    }
-  }
-  for (; u < n_units; u += block_units<Unpack>) {
-    PairSink<Unpack::shape> sink(panel);
-    Unpack::unpack(rows, at, sink);
-    at += Unpack::block_bytes;
-    panel += block_units<Unpack> * Unpack::shape.unit / 2;
-  }
-  return 1;
-}
 
 int unpack_bf16(const WeightRows& from, int64_t n, std::byte* to) {
   __m512i* panel = reinterpret_cast<__m512i*>(to);
@@ -73,8 +48,6 @@ int unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
   return 1;
 }
 
-template <class Unpack>
-constexpr Format format_of{Unpack::shape.unit * block_units<Unpack>, Unpack::block_bytes, 1, unpack_quantized<Unpack>};
 constexpr Format kF32{1, 4, 1, unpack_f32}, kF16{1, 2, 2, unpack_f16}, kBF16{1, 2, 1, unpack_bf16};
 
 }  // namespace
@@ -100,7 +73,10 @@ const Format* find_format(DType dtype) {
     case DType::TQ2_0: return &format_of<UnpackTQ2_0>;
     case DType::NVFP4: return &format_of<UnpackNVFP4>;
     case DType::Q1_0: return &format_of<UnpackQ1_0>;
-    default: return nullptr;
+    case DType::IQ1_S: return &format_of<UnpackIQ1_S>;
+    case DType::IQ1_M: return &format_of<UnpackIQ1_M>;
+    case DType::TQ1_0: return &format_of<UnpackTQ1_0>;
+    default: return find_grid_format(dtype);
   }
 }
 

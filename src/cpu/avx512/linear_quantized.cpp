@@ -4,7 +4,7 @@
 #include "cpu/avx512/linear_row_formats.h"
 #include "cpu/avx512/linear_row_pairs.h"
 #include "cpu/avx512/linear_row_planes.h"
-#include "cpu/avx512/linear_unpack.h"
+#include "cpu/avx512/linear_unpack_low.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
@@ -21,6 +21,7 @@ const Format* find_format(DType dtype) {
   static constexpr Format q5_k = format_of<UnpackQ5_K, RowQ5_K>(), q6_k = format_of<UnpackQ6_K, RowQ6_K>();
   static constexpr Format iq4_xs = format_of<UnpackIQ4_XS, RowIQ4_XS>(), tq2_0 = format_of<UnpackTQ2_0, RowTQ2_0>();
   static constexpr Format nvfp4 = format_of<UnpackNVFP4, RowNVFP4>(), q1_0 = format_of<UnpackQ1_0>();
+  static constexpr Format iq1_s = format_of<UnpackIQ1_S>(), iq1_m = format_of<UnpackIQ1_M>(), tq1_0 = format_of<UnpackTQ1_0>();
   switch (dtype) {
     case DType::Q4_0: return &q4_0;
     case DType::Q4_1: return &q4_1;
@@ -38,6 +39,9 @@ const Format* find_format(DType dtype) {
     case DType::TQ2_0: return &tq2_0;
     case DType::NVFP4: return &nvfp4;
     case DType::Q1_0: return &q1_0;
+    case DType::IQ1_S: return &iq1_s;
+    case DType::IQ1_M: return &iq1_m;
+    case DType::TQ1_0: return &tq1_0;
     default: return nullptr;
   }
 }
