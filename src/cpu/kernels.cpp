@@ -16,7 +16,7 @@ LinearKernels vnni_linear() {
 }
 
 const LinearKernels& vbmi_linear() {
-  static const LinearKernels table = WithGenericPath<avx512_vnni::linear_kernels, avx512_vbmi::linear_kernels,
+  static const LinearKernels table = WithGenericPath<avx512_vbmi::linear_kernels, avx512_vnni::linear_kernels,
                                                      avx2::linear_kernels>::table();
   return table;
 }

@@ -94,7 +94,7 @@ namespace avx512_vnni {
 const LinearKernels& linear_kernels();
 }
 namespace avx512_vbmi {
-const LinearKernels& linear_kernels();  // of IQ2 and IQ3 only
+const LinearKernels& linear_kernels();  // of IQ1, IQ2 and IQ3 only
 }
 namespace avx512_amx {
 const LinearKernels& linear_kernels();       // for many tokens only

@@ -56,7 +56,7 @@ struct Format {
 };
 
 const Format* find_format(DType dtype);       // null: no kernels
-const Format* find_grid_format(DType dtype);  // the same of IQ2 and IQ3 only
+const Format* find_grid_format(DType dtype);  // the same of those of vbmi/ only
 
 // See LinearKernels::multiply.
 void multiply_tiles(const LinearCall& call, int64_t row0, int64_t row1, std::byte* scratch);

@@ -73,8 +73,6 @@ const Format* find_format(DType dtype) {
     case DType::TQ2_0: return &format_of<UnpackTQ2_0>;
     case DType::NVFP4: return &format_of<UnpackNVFP4>;
     case DType::Q1_0: return &format_of<UnpackQ1_0>;
-    case DType::IQ1_S: return &format_of<UnpackIQ1_S>;
-    case DType::IQ1_M: return &format_of<UnpackIQ1_M>;
     case DType::TQ1_0: return &format_of<UnpackTQ1_0>;
     default: return find_grid_format(dtype);
   }

@@ -142,6 +142,31 @@ struct Pieces {
   }
 };
 
+// Shifts the words right by n bits, or left by -n.
+template <int n>
+TANDEM_INLINE __m512i words_shifted(__m512i v) {
+  if constexpr (n > 0) return _mm512_srli_epi32(v, static_cast<unsigned>(n));
+  if constexpr (n < 0) return _mm512_slli_epi32(v, static_cast<unsigned>(-n));
+  return v;
+}
+
+// (2 sc + 1) * d of n bits of every word from bit `first` on.
+template <int first, int n>
+TANDEM_INLINE __m512 odd_scale(__m512i words, __m512 d) {
+  const __m512i odd = _mm512_ternarylogic_epi32(words_shifted<first - 1>(words), _mm512_set1_epi32((2 << n) - 2), _mm512_set1_epi32(1), 0xea);
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(odd), d);
+}
+
+// IQ1_M's d, whose nibbles are the top ones of its four words of scales, times 1/8.
+TANDEM_INLINE __m512 iq1_m_eighth_of_d(__m512i first_two, __m512i last_two) {
+  const auto nibble = [](__m512i words, auto shift, int mask) __attribute__((always_inline)) {
+    return _mm512_and_si512(words_shifted<decltype(shift)::value>(words), _mm512_set1_epi32(mask));
+  };
+  const __m512i low = _mm512_or_si512(nibble(first_two, Index<12>{}, 0xf), nibble(first_two, Index<24>{}, 0xf0));
+  const __m512i high = _mm512_or_si512(nibble(last_two, Index<4>{}, 0xf00), nibble(last_two, Index<16>{}, 0xf000));
+  return _mm512_mul_ps(low_halves(_mm512_or_si512(low, high)), _mm512_set1_ps(0.125f));
+}
+
 }  // namespace
 }  // namespace TANDEM_ISA
 }  // namespace tandem::cpu

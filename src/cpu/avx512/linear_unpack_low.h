@@ -11,14 +11,6 @@ namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Shifts the words right by n bits, or left by -n.
-template <int n>
-TANDEM_INLINE __m512i words_shifted(__m512i v) {
-  if constexpr (n > 0) return _mm512_srli_epi32(v, static_cast<unsigned>(n));
-  if constexpr (n < 0) return _mm512_slli_epi32(v, static_cast<unsigned>(-n));
-  return v;
-}
-
 // ---- IQ1 ----
 
 // The vectors of the grid: byte j has code j in its low nibble and code 4 + j in its high one.
@@ -32,13 +24,6 @@ constexpr Iq1Grid kIq1Grid = [] {
   }
   return grid;
 }();
-
-// (2 sc + 1) * d of three bits of every word from bit `first` on.
-template <int first>
-TANDEM_INLINE __m512 odd_scale_of_3(__m512i words, __m512 d) {
-  const __m512i odd = _mm512_ternarylogic_epi32(words_shifted<first - 1>(words), _mm512_set1_epi32(14), _mm512_set1_epi32(1), 0xea);
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(odd), d);
-}
 
 // Two vectors of the panel, from number `at` on: the eight columns that byte v of `low` and three bits of `high` from bit `first` on are
 // the index of. In eighths, weights are 8 (code - 1) + 1, or - 1 where bit `sign` of `high` is set; bytes are 9 more.
@@ -66,7 +51,7 @@ struct UnpackIQ1_S {
       constexpr int s = decltype(sub)::value, bit = s % 2 * 16;
       if constexpr (s % 4 == 0) sink.pause();
       const __m512i word = high.w[s / 2];
-      put<9 * s + 8>(sink, odd_scale_of_3<bit + 12>(word, d));
+      put<9 * s + 8>(sink, odd_scale<bit + 12, 3>(word, d));
       unroll<4>([&](auto v) __attribute__((always_inline)) {
         put_iq1<9 * s + 2 * v.value, v.value, bit + 3 * v.value, bit + 15>(q.w[s], word, sink);
       });
@@ -83,16 +68,11 @@ struct UnpackIQ1_M {
     const Words8 q = load_words8(rows, at + offsetof(BlockIQ1_M, qs));
     const Words4 high = load_words4(rows, at + offsetof(BlockIQ1_M, qh));
     const Words4 tail = load_words4(rows, at + sizeof(BlockIQ1_M) - 16);  // the last two words are the scales
-    const auto nibble_of_d = [&](__m512i words, auto shift, int mask) __attribute__((always_inline)) {
-      return _mm512_and_si512(words_shifted<decltype(shift)::value>(words), _mm512_set1_epi32(mask));
-    };
-    const __m512i d_low = _mm512_or_si512(nibble_of_d(tail.w[2], Index<12>{}, 0xf), nibble_of_d(tail.w[2], Index<24>{}, 0xf0));
-    const __m512i d_high = _mm512_or_si512(nibble_of_d(tail.w[3], Index<4>{}, 0xf00), nibble_of_d(tail.w[3], Index<16>{}, 0xf000));
-    const __m512 d = _mm512_mul_ps(low_halves(_mm512_or_si512(d_low, d_high)), _mm512_set1_ps(0.125f));
+    const __m512 d = iq1_m_eighth_of_d(tail.w[2], tail.w[3]);
     unroll<16>([&](auto sub) __attribute__((always_inline)) {
       constexpr int s = decltype(sub)::value;  // of 16 columns; their scale is three bits of half a word, their nibbles a byte
       if constexpr (s % 8 == 0) sink.pause();
-      put<5 * s + 4>(sink, odd_scale_of_3<s / 4 % 2 * 16 + s % 4 * 3>(tail.w[2 + s / 8], d));
+      put<5 * s + 4>(sink, odd_scale<s / 4 % 2 * 16 + s % 4 * 3, 3>(tail.w[2 + s / 8], d));
       unroll<2>([&](auto i) __attribute__((always_inline)) {
         constexpr int v = s % 2 * 2 + decltype(i)::value, first = s % 4 * 8 + decltype(i)::value * 4;
         put_iq1<5 * s + 2 * decltype(i)::value, v, first, first + 3>(q.w[s / 2], high.w[s / 4], sink);

@@ -34,7 +34,7 @@ template <size_t N>
 struct alignas(64) Grid {
   uint8_t plane[2][N];
 };
-// IQ2: four codes of two bits, as in the packed vector.
+// IQ2 and IQ1: four codes of two bits, as in the packed vector.
 template <size_t N>
 constexpr Grid<N> grid_of_iq2(const uint16_t (&packed)[N]) {
   Grid<N> grid{};
@@ -58,16 +58,17 @@ constexpr Grid<N> grid_of_iq3(const uint16_t (&packed)[N]) {
 constexpr auto kIq2Xxs = grid_of_iq2(kGrids.iq2_xxs);
 constexpr auto kIq2Xs = grid_of_iq2(kGrids.iq2_xs);
 constexpr auto kIq2S = grid_of_iq2(kGrids.iq2_s);
+constexpr auto kIq1 = grid_of_iq2(kGrids.iq1);
 constexpr auto kIq3Xxs = grid_of_iq3(kGrids.iq3_xxs);
 constexpr auto kIq3S = grid_of_iq3(kGrids.iq3_s);
 
-// 64 indices: their low bytes, and masks of bits 7, 8 and 9, as far as a grid has them.
+// 64 indices: their low bytes, and masks of bits 7 to 10, as far as a grid has them.
 struct Indices {
   __m512i low;
-  __mmask64 bit[3];
+  __mmask64 bit[4];
 };
-TANDEM_INLINE Indices indices(__m512i low, __mmask64 bit8 = 0, __mmask64 bit9 = 0) {
-  return {low, {_mm512_movepi8_mask(low), bit8, bit9}};
+TANDEM_INLINE Indices indices(__m512i low, __mmask64 bit8 = 0, __mmask64 bit9 = 0, __mmask64 bit10 = 0) {
+  return {low, {_mm512_movepi8_mask(low), bit8, bit9, bit10}};
 }
 
 // to[i] = entries first .. first + 128 * 2^depth - 1 of a plane at index[i]. Depth first, so that few intermediate results
@@ -96,7 +97,7 @@ struct Planes {
 };
 template <size_t N>
 TANDEM_INLINE Planes look_up_planes(const Grid<N>& grid, const Indices (&index)[kBatch]) {
-  constexpr int depth = N == 256 ? 1 : N == 512 ? 2 : 3;
+  constexpr int depth = N == 256 ? 1 : N == 512 ? 2 : N == 1024 ? 3 : 4;
   Planes planes;
   look_up<depth>(grid.plane[0], index, planes.of[0]);
   look_up<depth>(grid.plane[1], index, planes.of[1]);
@@ -167,14 +168,19 @@ TANDEM_INLINE void put_bytes(Sink& sink, __m512i v) {
   sink.template put<at>(v);
 }
 
+// Columns 16 h.. of 32, of IQ2 or IQ1: in byte b of a lane the codes of columns 4b.. .
+template <int h>
+TANDEM_INLINE __m512i codes_of_half(__m512i low, __m512i high) {
+  // Bytes of a lane: the first halves of its four vectors are in `low`, the second ones in `high`.
+  return _mm512_permutex2var_epi8(low, lane_bytes(2 * h, 64 + 2 * h, 2 * h + 1, 65 + 2 * h), high);
+}
+
 // 32 columns of an IQ2 format from number `at` on; `step` from one half to the next.
 template <int at, int step, class Sink>
 TANDEM_INLINE void put_iq2(__m512i low, __m512i high, __m512i signs, Sink& sink) {
   unroll<2>([&](auto half) __attribute__((always_inline)) {
     constexpr int h = decltype(half)::value, to = at + h * step;
-    // Bytes of a lane: the first halves of its four vectors are in `low`, the second ones in `high`.
-    const __m512i codes =
-        _mm512_permutex2var_epi8(low, lane_bytes(2 * h, 64 + 2 * h, 2 * h + 1, 65 + 2 * h), high);
+    const __m512i codes = codes_of_half<h>(low, high);
     const __m512i negative = sign_nibbles<h, 4>(signs);
     const auto join = [](__m512i a, __m512i b) __attribute__((always_inline)) {
       return _mm512_ternarylogic_epi32(bytes(15), a, b, 0xca);  // low nibbles of a, high ones of b
@@ -188,6 +194,31 @@ TANDEM_INLINE void put_iq2(__m512i low, __m512i high, __m512i signs, Sink& sink)
   });
 }
 
+// Eight bits of every word from bit `first` on, then from first + step on, and so on: four bytes.
+template <int first, int step>
+TANDEM_INLINE __m512i bits_apart(__m512i words) {
+  int64_t from = 0;
+  for (int i = 0; i < 8; ++i) from |= static_cast<int64_t>((32 * (i / 4) + first + step * (i % 4)) & 63) << 8 * i;
+  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(from), words);
+}
+
+// Of an IQ1 format: indices whose low bytes are q, and whose higher bits are the low three of `high`.
+TANDEM_INLINE Indices indices_of_iq1(__m512i q, __m512i high) {
+  return indices(q, _mm512_test_epi8_mask(high, bytes(1)), _mm512_test_epi8_mask(high, bytes(2)), _mm512_test_epi8_mask(high, bytes(4)));
+}
+// 16 columns of it from number `at` on, in eighths plus 9: 8 code, and 2 of `moved` where the weights are moved up.
+template <int at, class Sink>
+TANDEM_INLINE void put_iq1(__m512i codes, __m512i moved, Sink& sink) {
+  const __m512i eights = bytes(0x18);
+  const auto put = [&](auto to, __m512i shifted) __attribute__((always_inline)) {
+    put_bytes<decltype(to)::value>(sink, _mm512_ternarylogic_epi32(shifted, eights, moved, 0xea));
+  };
+  put(Index<at>{}, _mm512_slli_epi16(codes, 3));
+  put(Index<at + 1>{}, _mm512_slli_epi16(codes, 1));
+  put(Index<at + 2>{}, _mm512_srli_epi16(codes, 1));
+  put(Index<at + 3>{}, _mm512_srli_epi16(codes, 3));
+}
+
 // Nibbles of 16 columns of an IQ3 format: where the sign is set, code + 8 becomes 7 - code.
 struct Nibbles {
   __m512i pair[2];
@@ -198,19 +229,6 @@ TANDEM_INLINE Nibbles with_signs(__m512i low, __m512i high, __m512i negative) {
 }
 
 // ---- scales ----
-
-// (2 sc + 1) * factor * d of four bits of every word from bit `first` on.
-template <int first>
-TANDEM_INLINE __m512 odd_scale(__m512i words, __m512 d) {
-  __m512i twice;
-  if constexpr (first == 0) {
-    twice = _mm512_slli_epi32(words, 1);
-  } else {
-    twice = _mm512_srli_epi32(words, first - 1);
-  }
-  const __m512i odd = _mm512_ternarylogic_epi32(twice, _mm512_set1_epi32(30), _mm512_set1_epi32(1), 0xea);
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(odd), d);
-}
 
 // d, the first two bytes of every row's block, times a factor.
 TANDEM_INLINE __m512 scaled_d(const StripRows& rows, size_t at, float factor) {

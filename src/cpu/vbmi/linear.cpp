@@ -14,7 +14,10 @@ const Format* find_format(DType dtype) {
   static constexpr Format iq2_xxs = format_of<UnpackIQ2_XXS>(), iq2_xs = format_of<UnpackIQ2_XS>();
   static constexpr Format iq2_s = format_of<UnpackIQ2_S>();
   static constexpr Format iq3_xxs = format_of<UnpackIQ3_XXS>(), iq3_s = format_of<UnpackIQ3_S>();
+  static constexpr Format iq1_s = format_of<UnpackIQ1_S>(), iq1_m = format_of<UnpackIQ1_M>();
   switch (dtype) {
+    case DType::IQ1_S: return &iq1_s;
+    case DType::IQ1_M: return &iq1_m;
     case DType::IQ2_XXS: return &iq2_xxs;
     case DType::IQ2_XS: return &iq2_xs;
     case DType::IQ2_S: return &iq2_s;

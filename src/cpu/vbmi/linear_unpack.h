@@ -1,4 +1,4 @@
-// Unpacks strips of the IQ2 and IQ3 formats, as avx512/linear_unpack.h does for the others, with the grids looked up
+// Unpacks strips of the IQ1, IQ2 and IQ3 formats, as avx512/linear_unpack.h does for the others, with the grids looked up
 // by byte permutations. Needs VBMI (Ice Lake, Zen 4 and later) and GFNI, which all of these have.
 //
 // Lookup. A lane is a row, a byte of it the index of a vector: 64 indices a lookup. A grid is two planes of bytes:
@@ -24,6 +24,8 @@
 //   floor of the bytes          17      19     21       25     28    37
 //   measured, L2                21      29     33       27     33    18
 //   measured, memory            26      33     39       36     42    36
+// IQ1, of 2048 entries and without signs, takes some 62 operations for 64 indices. Where gathers look up eight columns at a time
+// (avx512/linear_unpack_low.h) two cores of a Zen 5 took for one token, eight and 64 of IQ1_S 1.37, 1.24 and 1.09 times as long.
 // The rest is lost to phases: transposing and lookups wait for the two ports that permute, unpacking and products for the
 // two that multiply, and the window of 320 instructions holds one phase. Smaller batches mix them better but load more.
 #pragma once
@@ -52,7 +54,7 @@ struct UnpackIQ2_XXS {
       unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
         constexpr int to = 36 * h + 9 * decltype(i)::value;
         const __m512i word = q.w[2 * i.value + 1];
-        put_scale<to + 8>(sink, odd_scale<28>(word, d));
+        put_scale<to + 8>(sink, odd_scale<28, 4>(word, d));
         put_iq2<to, 4>(planes.of[0][i.value], planes.of[1][i.value], signs_of_sevens(word), sink);
       });
     });
@@ -88,8 +90,8 @@ struct UnpackIQ2_XS {
       const Planes planes = look_up_planes(kIq2Xs, index);
       unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
         constexpr int n = decltype(i)::value, to = 40 * h + 10 * n;
-        put_scale<to + 4>(sink, odd_scale<8 * n>(tail.w[2 + h], d));
-        put_scale<to + 9>(sink, odd_scale<8 * n + 4>(tail.w[2 + h], d));
+        put_scale<to + 4>(sink, odd_scale<8 * n, 4>(tail.w[2 + h], d));
+        put_scale<to + 9>(sink, odd_scale<8 * n + 4, 4>(tail.w[2 + h], d));
         put_iq2<to, 5>(planes.of[0][i.value], planes.of[1][i.value], signs_of_high_sevens(high[i.value]),
                        sink);
       });
@@ -119,9 +121,77 @@ struct UnpackIQ2_S {
       const Planes planes = look_up_planes(kIq2S, index);
       unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
         constexpr int n = decltype(i)::value, to = 40 * h + 10 * n;
-        put_scale<to + 4>(sink, odd_scale<8 * n>(tail.w[2 + h], d));
-        put_scale<to + 9>(sink, odd_scale<8 * n + 4>(tail.w[2 + h], d));
+        put_scale<to + 4>(sink, odd_scale<8 * n, 4>(tail.w[2 + h], d));
+        put_scale<to + 9>(sink, odd_scale<8 * n + 4, 4>(tail.w[2 + h], d));
         put_iq2<to, 5>(planes.of[0][i.value], planes.of[1][i.value], signs.w[4 * h + n], sink);
+      });
+    });
+  }
+};
+
+// Bytes are 8 code + 1 +- 1: weights in eighths, plus 9.
+struct UnpackIQ1_S {
+  static constexpr Shape shape{256, 32, 9, 0, false};
+  static constexpr size_t block_bytes = sizeof(BlockIQ1_S);
+  static constexpr int pauses = 2;
+  template <class Sink>
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
+    const __m512 d = scaled_d(rows, at, 0.125f);
+    const Words8 q = load_words8(rows, at + offsetof(BlockIQ1_S, qs));
+    const Words4 high = load_words4(rows, at + offsetof(BlockIQ1_S, qh));
+    unroll<2>([&](auto half) __attribute__((always_inline)) {  // of 128 columns
+      constexpr int h = decltype(half)::value;
+      sink.pause();
+      Indices index[kBatch];
+      unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
+        constexpr int n = decltype(i)::value;
+        index[n] = indices_of_iq1(q.w[4 * h + n], bits_apart<n % 2 * 16, 3>(high.w[2 * h + n / 2]));
+      });
+      const Planes planes = look_up_planes(kIq1, index);
+      unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
+        constexpr int n = decltype(i)::value, to = 9 * (4 * h + n), bit = n % 2 * 16;
+        const __m512i word = high.w[2 * h + n / 2];
+        put_scale<to + 8>(sink, odd_scale<bit + 12, 3>(word, d));
+        const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x8000u << bit));
+        const __m512i moved = _mm512_maskz_mov_epi32(_mm512_testn_epi32_mask(word, sign), bytes(2));
+        put_iq1<to>(codes_of_half<0>(planes.of[0][n], planes.of[1][n]), moved, sink);
+        put_iq1<to + 4>(codes_of_half<1>(planes.of[0][n], planes.of[1][n]), moved, sink);
+      });
+    });
+  }
+};
+
+struct UnpackIQ1_M {
+  static constexpr Shape shape{256, 16, 9, 0, false};
+  static constexpr size_t block_bytes = sizeof(BlockIQ1_M);
+  static constexpr int pauses = 2;
+  template <class Sink>
+  TANDEM_INLINE static void unpack(const StripRows& rows, size_t at, Sink& sink) {
+    const Words8 q = load_words8(rows, at + offsetof(BlockIQ1_M, qs));
+    const Words4 high = load_words4(rows, at + offsetof(BlockIQ1_M, qh));
+    const Words4 tail = load_words4(rows, at + sizeof(BlockIQ1_M) - 16);  // the last two words are the scales
+    const __m512 d = iq1_m_eighth_of_d(tail.w[2], tail.w[3]);
+    unroll<2>([&](auto half) __attribute__((always_inline)) {  // of 128 columns
+      constexpr int h = decltype(half)::value;
+      sink.pause();
+      Indices index[kBatch];
+      __m512i nibbles[kBatch];
+      unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
+        constexpr int n = decltype(i)::value;
+        nibbles[n] = bits_apart<n % 2 * 16, 4>(high.w[2 * h + n / 2]);
+        index[n] = indices_of_iq1(q.w[4 * h + n], nibbles[n]);
+      });
+      const Planes planes = look_up_planes(kIq1, index);
+      unroll<kBatch>([&](auto i) __attribute__((always_inline)) {
+        constexpr int n = decltype(i)::value;
+        const __m512i moved = _mm512_maskz_mov_epi8(_mm512_testn_epi8_mask(nibbles[n], bytes(8)), bytes(2));
+        unroll<2>([&](auto part) __attribute__((always_inline)) {  // of 16 columns
+          constexpr int p = decltype(part)::value, to = 40 * h + 10 * n + 5 * p;
+          put_scale<to + 4>(sink, odd_scale<n / 2 * 16 + n % 2 * 6 + p * 3, 3>(tail.w[2 + h], d));
+          const __m512i of_part = _mm512_shuffle_epi8(
+              moved, _mm512_broadcast_i32x4(_mm_add_epi8(_mm_setr_epi8(0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13), _mm_set1_epi8(2 * p))));
+          put_iq1<to>(codes_of_half<p>(planes.of[0][n], planes.of[1][n]), of_part, sink);
+        });
       });
     });
   }
@@ -153,7 +223,7 @@ struct UnpackIQ3_XXS {
       unroll<kBatch / 2>([&](auto i) __attribute__((always_inline)) {  // of 32 columns
         constexpr int n = decltype(i)::value, block = 2 * p + n, to = 9 * block;
         const __m512i signs = signs_of_sevens(words.w[block]);
-        put_scale<to + 8>(sink, odd_scale<28>(words.w[block], d));
+        put_scale<to + 8>(sink, odd_scale<28, 4>(words.w[block], d));
         unroll<2>([&](auto half) __attribute__((always_inline)) {
           constexpr int h = decltype(half)::value, v = 2 * n + h;
           put_16<to + 4 * h>(with_signs(planes.of[0][v], planes.of[1][v], sign_nibbles<h, 0>(signs)), sink);
@@ -195,7 +265,7 @@ struct UnpackIQ3_S {
       unroll<kBatch / 2>([&](auto i) __attribute__((always_inline)) {  // of 32 columns
         constexpr int n = decltype(i)::value, block = 2 * p + n, to = 9 * block;
         const __m512i word = block == 0 ? before.w[3] : signs.w[block == 0 ? 0 : block - 1];
-        put_scale<to + 8>(sink, odd_scale<4 * block>(signs.w[7], d));
+        put_scale<to + 8>(sink, odd_scale<4 * block, 4>(signs.w[7], d));
         unroll<2>([&](auto half) __attribute__((always_inline)) {
           constexpr int h = decltype(half)::value, v = 2 * n + h;
           put_16<to + 4 * h>(with_signs(planes.of[0][v], planes.of[1][v], sign_nibbles<h, 0>(word)), sink);
