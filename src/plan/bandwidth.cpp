@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/sanitized.h"
+#include "plan/pages.h"
 
 namespace tandem {
 namespace {
@@ -63,43 +64,44 @@ size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes, int n_cores
   return std::clamp(free_bytes / 4, kLeast, usual) / kChunk * kChunk;
 }
 
-ReadLoop::ReadLoop(ThreadPool& pool, size_t n_bytes)
-    : pool_(pool),
-      n_chunks_(static_cast<int64_t>((n_bytes + kChunk - 1) / kChunk)),
-      pages_(static_cast<size_t>(n_chunks_) * kChunk) {
-  // Pages that were never written are all the same page of zeros, which would be read from cache.
-  pool_.run([&](Worker& worker) {
-    worker.for_each(n_chunks_, [&](int64_t i) {
-      if (!interrupted()) memset(pages_.data() + static_cast<size_t>(i) * kChunk, 1, kChunk);
-    });
-  });
+ReadLoop::ReadLoop(ThreadPool& pool, std::span<const std::span<const std::byte>> memory) : pool_(pool) {
+  for (const std::span<const std::byte> part : memory) {
+    for (size_t at = 0; at + kChunk <= part.size(); at += kChunk) chunks_.push_back(part.data() + at);
+  }
 }
 
-double ReadLoop::seconds(int64_t first, int64_t n, bool in_streams) const {
+ReadLoop::Pass ReadLoop::read(int64_t first, int64_t n, bool in_streams) const {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted");
   const auto read = in_streams ? read_chunk<4> : read_chunk<1>;
   std::atomic<uint64_t> total{0};
   const Clock::time_point start = Clock::now();
   pool_.run([&](Worker& worker) {
     uint64_t sum = 0;
-    worker.for_each(n, [&](int64_t i) { sum += read(pages_.data() + static_cast<size_t>((first + i) % n_chunks_) * kChunk); });
+    worker.for_each(n, [&](int64_t i) { sum += read(chunks_[static_cast<size_t>(first + i)]); });
     total += sum;
   });
-  const double took = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto expected = static_cast<uint64_t>(n) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
-  TANDEM_CHECK(total == expected);  // and so every byte was read
-  return took;
+  return {std::chrono::duration<double>(Clock::now() - start).count(), total};
 }
 
 double measure_read_bandwidth(ThreadPool& pool, size_t n_bytes) {
-  const auto n_chunks = static_cast<int64_t>(std::max<size_t>(n_bytes / ReadLoop::kChunk / kWindows, 1));  // of a window
   const auto n_windows = static_cast<int64_t>(kWindows);
-  const ReadLoop loop(pool, static_cast<size_t>(n_windows * n_chunks) * ReadLoop::kChunk);
+  const auto n_chunks = static_cast<int64_t>(std::max<size_t>(n_bytes / kChunk / kWindows, 1));  // of a window
+  const Pages pages(static_cast<size_t>(n_windows * n_chunks) * kChunk);
+  // Pages that were never written are all the same page of zeros, which would be read from cache.
+  pool.run([&](Worker& worker) {
+    worker.for_each(n_windows * n_chunks, [&](int64_t i) {
+      if (!interrupted()) memset(pages.data() + static_cast<size_t>(i) * kChunk, 1, kChunk);
+    });
+  });
+  const std::span<const std::byte> memory(pages.data(), static_cast<size_t>(n_windows * n_chunks) * kChunk);
+  const ReadLoop loop(pool, std::span(&memory, 1));
+  const auto sum_of_window = static_cast<uint64_t>(n_chunks) * (kChunk / sizeof(uint64_t)) * 0x0101010101010101u;
   double best = 0, spent = 0;
   for (int64_t pass = 0; pass < kMinRounds * n_windows || spent < kMinSeconds; ++pass) {
-    const double seconds = loop.seconds(pass % n_windows * n_chunks, n_chunks, pass / n_windows % 2 == 0);
-    best = std::max(best, static_cast<double>(n_chunks) * static_cast<double>(ReadLoop::kChunk) / seconds);
-    spent += seconds;
+    const ReadLoop::Pass window = loop.read(pass % n_windows * n_chunks, n_chunks, pass / n_windows % 2 == 0);
+    TANDEM_CHECK(window.sum == sum_of_window);  // and so every byte was read
+    best = std::max(best, static_cast<double>(n_chunks) * static_cast<double>(kChunk) / window.seconds);
+    spent += window.seconds;
   }
   return best;
 }

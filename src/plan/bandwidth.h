@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/thread_pool.h"
-#include "plan/pages.h"
 
 namespace tandem {
 
@@ -16,22 +18,26 @@ size_t last_cache_bytes();
 // be given memory. (With 1 GiB such a one measured 33.1 GB/s, with 1.9 GiB 32.)
 size_t bandwidth_buffer_bytes(size_t free_bytes, size_t cache_bytes = last_cache_bytes(), int n_cores = physical_core_count());
 
-// Memory that all workers of a pool read together by a plain loop.
+// Memory that all workers of a pool read together by a plain loop, in chunks of 1 MiB.
 class ReadLoop {
  public:
   static constexpr size_t kChunk = size_t{1} << 20;  // what a worker claims at a time
 
-  // n_bytes are rounded up to chunks. Throws Error(out_of_memory).
-  ReadLoop(ThreadPool& pool, size_t n_bytes);
-  int64_t n_chunks() const { return n_chunks_; }
-  // The seconds that reading n chunks from `first` on takes, going round at the end; each in one stream or in four. Throws
-  // Error(interrupted) soon after a Ctrl-C. Call it from the thread that may run the pool.
-  double seconds(int64_t first, int64_t n, bool in_streams) const;
+  // What of the memory makes no whole chunk is left out. It stays the caller's.
+  ReadLoop(ThreadPool& pool, std::span<const std::span<const std::byte>> memory);
+  int64_t n_chunks() const { return static_cast<int64_t>(chunks_.size()); }
+
+  struct Pass {
+    double seconds;
+    uint64_t sum;  // of all 64-bit words
+  };
+  // Reads n chunks from `first` on, each in one stream or in four. Throws Error(interrupted) soon after a Ctrl-C. Call it from the
+  // thread that may run the pool.
+  Pass read(int64_t first, int64_t n, bool in_streams) const;
 
  private:
   ThreadPool& pool_;
-  int64_t n_chunks_;
-  Pages pages_;
+  std::vector<const std::byte*> chunks_;
 };
 
 // Bytes per second at which all workers of the pool together read memory. A buffer of n_bytes is read over

@@ -5,8 +5,9 @@
 //
 // CACHE: a cache type without groups, of a cache that is read as a whole, or R,K. GB: weights and cache that a token reads
 // (plan/node_work.h). of reading: the median of what the read loop's bandwidth, that of its fastest part, would take over the time. of a loop:
-// the same with the time that a plain loop took for as many bytes just before or after, by the faster of two such loops. Where others
-// use the memory, too, its fastest part was undisturbed and no token is. speedup: the first one's median over it.
+// the same with the rate at which a plain loop over the weights reads just after a token, the faster of two such loops. Where others use the
+// memory, too, its fastest part was undisturbed and no token is, and another part of it may be faster than where the weights lie.
+// speedup: the first one's median over it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -108,6 +109,22 @@ class Decoding {
   double bytes_ = 0;
 };
 
+// Those that every token reads whole.
+std::vector<std::span<const std::byte>> weights_of(const Model& model) {
+  const SessionGraphs graphs = session_graphs(model.architecture(), {});
+  std::map<const std::byte*, size_t> sizes;
+  for (const Node& node : graphs.decode.nodes) {
+    if (std::holds_alternative<EmbedOp>(node.op) || std::holds_alternative<MoeFfnOp>(node.op)) continue;
+    for (const TensorId id : inputs_of(node.op)) {
+      if (id == kNoTensor) continue;
+      if (const auto& weight = graphs.decode.tensor(id).weight; weight && weight->in_file) sizes[weight->data] = weight->n_bytes();
+    }
+  }
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& [data, n_bytes] : sizes) spans.emplace_back(data, n_bytes);
+  return spans;
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
@@ -124,8 +141,8 @@ void run(int argc, char** argv) {
   for (const std::string& cache : caches)
     all.push_back(std::make_unique<Decoding>(*model, n_past, n_threads, cache));
   ThreadPool pool(n_threads);
-  const ReadLoop loop(pool, bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes));
-  int64_t read = 0;  // chunks of the loop so far
+  const std::vector<std::span<const std::byte>> weights = weights_of(*model);
+  const ReadLoop loop(pool, weights);
   const size_t n_bytes = bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes);
   std::vector<std::vector<double>> shares(all.size());  // of the time that is reading
   std::vector<std::vector<double>> of_loops[2] = {shares, shares};  // in one stream, in several
@@ -140,12 +157,10 @@ void run(int argc, char** argv) {
         if (round == 0) continue;
         const double took = all[i]->seconds.back();
         shares[i].push_back(all[i]->bytes() / bandwidths.back() / took);
-        const auto chunks = static_cast<int64_t>(all[i]->bytes() / static_cast<double>(ReadLoop::kChunk)) + 1;
-        const double read_bytes = static_cast<double>(chunks) * static_cast<double>(ReadLoop::kChunk);
+        const double loop_bytes = static_cast<double>(loop.n_chunks()) * static_cast<double>(ReadLoop::kChunk);
         for (const bool in_streams : {false, true}) {
-          const double seconds = loop.seconds(read, chunks, in_streams) * all[i]->bytes() / read_bytes;
+          const double seconds = loop.read(0, loop.n_chunks(), in_streams).seconds * all[i]->bytes() / loop_bytes;
           of_loops[in_streams ? 1 : 0][i].push_back(seconds / took);
-          read = (read + chunks) % loop.n_chunks();
         }
       }
     }
