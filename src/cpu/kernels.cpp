@@ -6,18 +6,22 @@
 #include "base/error.h"
 #include "cpu/attention_with.h"
 #include "cpu/linear_choice.h"
+#include "cpu/linear_generic.h"
 
 namespace tandem::cpu {
 namespace {
 
-// AVX2 has kernels for more dtypes than AVX-512; VBMI has only those that it makes faster.
-LinearKernels vnni_linear() {
-  return WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table();
+// AVX2 has kernels for the dtypes that AVX-512 has none for; VBMI has only those that it makes faster.
+const LinearKernels& vnni_linear() {
+  static const LinearKernels table = WithGenericPath<avx512_vnni::linear_kernels, avx2::linear_kernels>::table();
+  return table;
 }
 
+bool any_number(DType, int64_t) {
+  return true;
+}
 const LinearKernels& vbmi_linear() {
-  static const LinearKernels table = WithGenericPath<avx512_vbmi::linear_kernels, avx512_vnni::linear_kernels,
-                                                     avx2::linear_kernels>::table();
+  static const LinearKernels table = WithKernelsFor<avx512_vbmi::linear_kernels, any_number, vnni_linear>::table();
   return table;
 }
 

@@ -15,7 +15,7 @@ constexpr int64_t kPairRows = 2 * kTileRows;           // rows, and tokens, of o
 constexpr int64_t kTokensAtOnce = 512;                 // 256 KB of activations of a block of columns
 constexpr int64_t kGroupRows = 256;                    // with 512 tokens, 512 KB of sums
 constexpr int64_t kSumFloats = kPairRows * kPairRows;  // [2 token tiles][2 strips][16 tokens][16 rows]
-constexpr size_t kWidestRow = 4 * kBlockColumns;       // bytes of a block of a row, of F32
+constexpr size_t kWidestRow = 2 * kBlockColumns;       // bytes of a block of a row, of F16
 
 // Parts of a worker's scratch.
 struct Scratch {

@@ -34,27 +34,12 @@ int unpack_f16(const WeightRows& from, int64_t n, std::byte* to) {
   return _mm512_test_epi16_mask(any_low, _mm512_set1_epi16(0x7fff)) != 0 ? 2 : 1;
 }
 
-// For weights that other code has turned into floats (linear_generic.h).
-int unpack_f32(const WeightRows& from, int64_t n, std::byte* to) {
-  __m512i* panel = reinterpret_cast<__m512i*>(to);
-  for (int64_t c = 0; c < n; c += 8) {
-    const Words8 words = load_words8({from.base, from.stride}, static_cast<size_t>(4 * c));
-    unroll<4>([&](auto i) __attribute__((always_inline)) {
-      const __m512i pairs = pack_pairs(_mm512_castsi512_ps(words.w[2 * i.value]),
-                                       _mm512_castsi512_ps(words.w[2 * i.value + 1]));
-      _mm512_store_si512(panel++, pairs);
-    });
-  }
-  return 1;
-}
-
-constexpr Format kF32{1, 4, 1, unpack_f32}, kF16{1, 2, 2, unpack_f16}, kBF16{1, 2, 1, unpack_bf16};
+constexpr Format kF16{1, 2, 2, unpack_f16}, kBF16{1, 2, 1, unpack_bf16};
 
 }  // namespace
 
 const Format* find_format(DType dtype) {
   switch (dtype) {
-    case DType::F32: return &kF32;
     case DType::F16: return &kF16;
     case DType::BF16: return &kBF16;
     case DType::Q4_0: return &format_of<UnpackQ4_0>;
