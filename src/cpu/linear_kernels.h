@@ -68,7 +68,7 @@ struct LinearKernels {
 // Whether the kernels of AVX-512 take few tokens as is best where vectors of 64 bytes take two cycles: on a Zen 4.
 bool narrow_avx512();
 // Whether weights for a few tokens, and caches for a few queries, are read from several places at a time: on Intel. A Zen 5 reads one
-// stream of quantized weights faster, and of one token any (linear_float.cpp says when floats are read so elsewhere).
+// stream of quantized weights faster, and of one token any (avx512/linear_rows.h and linear_float.cpp say when weights are read so elsewhere).
 bool reads_in_streams();
 // Bytes of a core's first cache of data.
 size_t near_cache_bytes();
