@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/fp16.h"
 #include "base/thread_pool.h"
 #include "cpu/cpu_device.h"
@@ -143,6 +144,7 @@ void run(int argc, char** argv) {
   ThreadPool pool(n_threads);
   const std::vector<std::span<const std::byte>> weights = weights_of(*model);
   const ReadLoop loop(pool, weights);
+  if (loop.n_chunks() == 0) throw Error(ErrorCode::usage, "the model's weights are too small to measure how fast they are read");
   const size_t n_bytes = bandwidth_buffer_bytes(cpu::host_memory_info().free_bytes);
   std::vector<std::vector<double>> shares(all.size());  // of the time that is reading
   std::vector<std::vector<double>> of_loops[2] = {shares, shares};  // in one stream, in several

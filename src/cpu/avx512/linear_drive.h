@@ -307,8 +307,7 @@ void multiply_tiles(const LinearCall& call, const Format& f, int64_t row0, int64
   // all their lines in flight: sixteen tokens read Q4_K at 4.1 GB/s and Q8_0 at 6.8, where they now read 5.3 and 9.3. Other CPUs have
   // not been measured.
   const int64_t n_fetching = min64(4, (call.end_token() - call.token0 + T - 1) / T);
-  const size_t part_bytes =
-      kStrip * f.bytes(chunks.n_units()) / static_cast<size_t>(n_fetching);
+  const size_t part_bytes = kStrip * f.bytes(chunks.n_units()) / static_cast<size_t>(n_fetching);
   const auto panel_of = [&](int64_t strip) {
     return reinterpret_cast<__m512i*>(panels + static_cast<size_t>(strip) * parts.panel_bytes);
   };

@@ -2,7 +2,7 @@
 //
 // Eight bytes of nibbles stay where they lie, so that a sub-block has two lanes. For 512 columns, which are 288 bytes, some 45 vector
 // operations of the weights and 20 of each token: 33 cycles of a core that starts two a cycle, 26 GB/s at 3 GHz. Two cores of a Zen 5 read
-// 46, 48, 47 and 40 GB/s with one to four tokens (strips 44, 41, 39, 36) where plain loads read 54, and 59 and 54 of 82 with one and two.
+// 46, 48, 47 and 40 GB/s with one to four tokens (strips 44, 41, 39, 36) where plain loads read 54.
 #pragma once
 
 #include "cpu/avx512/linear_row_formats.h"
@@ -19,16 +19,6 @@ struct RowNVFP4 {
   static constexpr size_t block_bytes = sizeof(Block);
   static constexpr int max_tokens = 4, narrow_tokens = 4;
 
-  // E4M3 codes to halves. Their numbers are those of halves with the same bits times 2^7; of subnormal ones, and of the NaN, a table.
-  TANDEM_INLINE static __m512i halves_of(__m512i codes) {
-    const __m512i table = _mm512_setr_epi32(0x14000000, 0x1a001800, 0x1d001c00, 0x1f001e00, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x7e000000);
-    const __m512i code = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
-    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(code, 7), _mm512_set1_epi16(7 << 10));
-    const __m512i from_8 = _mm512_sub_epi16(code, _mm512_set1_epi16(8));
-    const __mmask32 other = _mm512_cmpge_epu16_mask(from_8, _mm512_set1_epi16(0x7f - 8));
-    return _mm512_mask_permutexvar_epi16(normal, other, code, table);
-  }
-
   template <int T, class Units>
   TANDEM_INLINE static void add(const std::byte* w, const RowPairs* x, Units units, __m512* sums) {
     // Two words of each block: its four scales.
@@ -43,7 +33,7 @@ struct RowNVFP4 {
     const __m512i in_order = _mm512_setr_epi32(place(0), place(1), place(2), place(3), place(4), place(5), place(6), place(7), 0, 0, 0, 0,
                                                0, 0, 0, 0);
     const __m512 words = units.template present<1, 16>(_mm512_castsi512_ps(_mm512_permutexvar_epi32(in_order, heads)));
-    const __m512i halves = halves_of(_mm512_cvtepu8_epi16(_mm512_castsi512_si256(_mm512_castps_si512(words))));
+    const __m512i halves = e4m3_to_halves(_mm512_cvtepu8_epi16(_mm512_castsi512_si256(_mm512_castps_si512(words))));
     const __m512i levels = level_table<12>(kvalues_mxfp4);
     unroll<4>([&](auto pair) __attribute__((always_inline)) {  // of blocks
       constexpr int i = decltype(pair)::value;

@@ -1,5 +1,5 @@
 // Loading a strip of 16 weight rows so that every lane of a vector is a row: pieces of the rows are loaded
-// several to a vector and transposed as 4-byte words.
+// several to a vector and transposed as 4-byte words. And what unpackers in several folders do with such words.
 #pragma once
 
 #include "cpu/avx512/linear_layout.h"

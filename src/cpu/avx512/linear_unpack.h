@@ -227,15 +227,15 @@ TANDEM_INLINE __m512i byte_of(__m512i words) {
   return _mm512_and_si512(_mm512_srli_epi32(words, 8 * b), _mm512_set1_epi32(0xff));
 }
 
-// As e4m3_to_fp32_half(), of the low 7 bits.
-TANDEM_INLINE __m512 e4m3_halves(__m512i code) {
-  code = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
-  const __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(code, 20), _mm512_set1_epi32(119 << 23));
-  const __m512 small = _mm512_mul_ps(_mm512_cvtepi32_ps(code), _mm512_set1_ps(0x1p-10f));
-  const __mmask16 is_small = _mm512_cmplt_epi32_mask(code, _mm512_set1_epi32(8));
-  const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(0x7f));
-  const __m512 finite = _mm512_mask_mov_ps(_mm512_castsi512_ps(normal), is_small, small);
-  return _mm512_mask_mov_ps(finite, is_nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+// E4M3 codes in words of 16 bits, of which the low 7 count, to halves of the numbers of e4m3_to_fp32_half(). These are those of halves with
+// the same bits times 2^7; of subnormal ones, and of the NaN, a table.
+TANDEM_INLINE __m512i e4m3_to_halves(__m512i codes) {
+  const __m512i table = _mm512_setr_epi32(0x14000000, 0x1a001800, 0x1d001c00, 0x1f001e00, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x7e000000);
+  const __m512i code = _mm512_and_si512(codes, _mm512_set1_epi16(0x7f));
+  const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(code, 7), _mm512_set1_epi16(7 << 10));
+  const __m512i from_8 = _mm512_sub_epi16(code, _mm512_set1_epi16(8));
+  const __mmask32 other = _mm512_cmpge_epu16_mask(from_8, _mm512_set1_epi16(0x7f - 8));
+  return _mm512_mask_permutexvar_epi16(normal, other, code, table);
 }
 
 // Blocks of two units, whose 16 columns have a scale each.
@@ -254,7 +254,7 @@ struct UnpackNVFP4 {
       auto unit = sink.template unit<u.value>();
       unroll<2>([&](auto half) __attribute__((always_inline)) {
         constexpr int h = decltype(half)::value, s = 2 * decltype(u)::value + h;
-        put<5 * h + 4>(unit, e4m3_halves(byte_of<s>(d)));
+        put<5 * h + 4>(unit, low_halves(e4m3_to_halves(byte_of<s>(d))));
         put<5 * h>(unit, _mm512_shuffle_epi8(levels, low_nibbles(q.w[2 * s])));
         put<5 * h + 1>(unit, _mm512_shuffle_epi8(levels, low_nibbles(q.w[2 * s + 1])));
         put<5 * h + 2>(unit, _mm512_shuffle_epi8(levels, high_nibbles(q.w[2 * s])));

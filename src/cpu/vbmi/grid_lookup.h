@@ -106,13 +106,18 @@ TANDEM_INLINE Planes look_up_planes(const Grid<N>& grid, const Indices (&index)[
 
 // ---- signs ----
 
+// Eight bits of every word from bit `first` on, then from first + step on, and so on: four bytes.
+template <int first, int step>
+TANDEM_INLINE __m512i bits_apart(__m512i words) {
+  int64_t from = 0;
+  for (int i = 0; i < 8; ++i) from |= static_cast<int64_t>((32 * (i / 4) + first + step * (i % 4)) & 63) << 8 * i;
+  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(from), words);
+}
+
 // Sign bits of half h of 32 columns, four a byte, to bit `to` of four bytes. The other bits are anything.
 template <int h, int to>
 TANDEM_INLINE __m512i sign_nibbles(__m512i signs) {
-  int64_t from = 0;
-  for (int i = 0; i < 8; ++i)
-    from |= static_cast<int64_t>((32 * (i / 4) + 16 * h + 4 * (i % 4) - to) & 63) << 8 * i;
-  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(from), signs);
+  return bits_apart<16 * h - to, 4>(signs);
 }
 
 // A product of every byte with an 8 x 8 matrix of bits: byte 7 - i of `rows` has the input's bits whose sum is bit i.
@@ -121,10 +126,7 @@ TANDEM_INLINE __m512i multiply_bits(__m512i v, uint64_t rows) {
 }
 // Words with four times seven sign bits, and anything above them, to words of signs.
 TANDEM_INLINE __m512i signs_of_sevens(__m512i words) {
-  constexpr int64_t low = 0x150e0700;
-  const __m512i spread =
-      _mm512_multishift_epi64_epi8(_mm512_set1_epi64(low | (low + 0x20202020) << 32), words);
-  return multiply_bits(spread, 0x010204081020407f);
+  return multiply_bits(bits_apart<0, 7>(words), 0x010204081020407f);
 }
 // The same of seven bits above one bit of a byte.
 TANDEM_INLINE __m512i signs_of_high_sevens(__m512i v) {
@@ -192,14 +194,6 @@ TANDEM_INLINE void put_iq2(__m512i low, __m512i high, __m512i signs, Sink& sink)
     put_bytes<to + 2>(sink, level(kIq2Levels[0], second));
     put_bytes<to + 3>(sink, level(kIq2Levels[1], second));
   });
-}
-
-// Eight bits of every word from bit `first` on, then from first + step on, and so on: four bytes.
-template <int first, int step>
-TANDEM_INLINE __m512i bits_apart(__m512i words) {
-  int64_t from = 0;
-  for (int i = 0; i < 8; ++i) from |= static_cast<int64_t>((32 * (i / 4) + first + step * (i % 4)) & 63) << 8 * i;
-  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(from), words);
 }
 
 // Of an IQ1 format: indices whose low bytes are q, and whose higher bits are the low three of `high`.
