@@ -90,6 +90,17 @@ bool bind_thread(const std::vector<int>& cpus) {
   return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
+bool move_thread_off(const std::vector<int>& cpus) {
+  cpu_set_t before;
+  if (sched_getaffinity(0, sizeof before, &before) != 0) return false;
+  cpu_set_t others = before;
+  for (const int cpu : cpus) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
+  }
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return false;
+  return sched_setaffinity(0, sizeof before, &before) == 0;
+}
+
 NodeShares::NodeShares(std::vector<NumaNode> nodes) : nodes_(std::move(nodes)), first_cpu_{0} {
   for (const NumaNode& node : nodes_)
     first_cpu_.push_back(first_cpu_.back() + static_cast<int64_t>(node.cpus.size()));

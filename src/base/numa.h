@@ -27,6 +27,10 @@ size_t current_numa_node(const std::vector<NumaNode>& nodes);
 // Binds the calling thread to these processors. Returns false when the system refuses.
 bool bind_thread(const std::vector<int>& cpus);
 
+// Moves the calling thread to a processor that is not one of these; where it may run stays as it was. Returns false when it may
+// run on no other, or the system refuses.
+bool move_thread_off(const std::vector<int>& cpus);
+
 // The share of each node, by the number of its processors. Without nodes: one share, the whole.
 class NodeShares {
  public:

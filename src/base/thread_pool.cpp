@@ -19,8 +19,11 @@ constexpr size_t kMaxThreadsPerCpu = 4;  // with more threads than this per proc
 static_assert(kMaxThreads < 1 << kActiveBits);
 constexpr int kGroup = 8;       // workers that arrive at a barrier together
 constexpr int kMaxVictims = 8;  // workers from which one takes items
+// Of spinning: how long, and after how many pauses, tens of microseconds, one asks whether it is in another's way.
+constexpr int kPauses = 4000, kPausesToAsk = 500;
+constexpr auto kStay = std::chrono::milliseconds(1);  // at least, on a processor that a worker has moved to
 
-// ThreadPool::Items::left.
+// ThreadPool::State::left.
 struct Left {
   uint32_t loop, next, end;
 
@@ -38,11 +41,13 @@ struct Left {
 
 // Waits until `word` differs from `seen`: spins, yields, then parks in the kernel. A barrier inside a run is
 // short, so spinning pays; with more threads than cores, yielding lets the others run. With many more
-// threads than cores a waiting thread only gets in the way, so it parks at once.
-void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubscribed) {
-  for (int i = 0; i < 4000 && !oversubscribed; ++i) {
+// threads than cores a waiting thread only gets in the way, so it parks at once. Calls make_way() now and then while it spins.
+template <class MakeWay>
+void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubscribed, MakeWay make_way) {
+  for (int i = 1; i <= kPauses && !oversubscribed; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     __builtin_ia32_pause();
+    if (i % kPausesToAsk == 0) make_way();
   }
   for (int i = 0; i < 50 && !oversubscribed; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
@@ -56,6 +61,7 @@ void wait_while_equal(std::atomic<uint32_t>& word, uint32_t seen, bool oversubsc
 void Worker::barrier() {
   if (count_ == 1) return;
   const uint32_t phase = pool_.phase_.load(std::memory_order_acquire);
+  pool_.note_cpu(index_);
   const int group = index_ / kGroup, n_groups = (count_ + kGroup - 1) / kGroup;
   const int group_size = std::min(kGroup, count_ - group * kGroup);
   std::atomic<int32_t>& arrived = pool_.arrived_[static_cast<size_t>(group)].n;
@@ -69,7 +75,7 @@ void Worker::barrier() {
     pool_.phase_.fetch_add(1, std::memory_order_release);
     pool_.phase_.notify_all();
   } else {
-    wait_while_equal(pool_.phase_, phase, pool_.oversubscribed_);
+    wait_while_equal(pool_.phase_, phase, pool_.oversubscribed_, [&] { pool_.make_way(index_, count_); });
   }
 }
 
@@ -89,7 +95,7 @@ int64_t Worker::claim() {
     const int64_t item = claim_from(worker);
     if (item < 0) continue;
     if (victim_ > 0) {
-      pool_.items_[static_cast<size_t>(index_)].n_stolen.fetch_add(1, std::memory_order_relaxed);
+      pool_.states_[static_cast<size_t>(index_)].n_stolen.fetch_add(1, std::memory_order_relaxed);
     }
     return item;
   }
@@ -102,7 +108,7 @@ int64_t Worker::claim_from(int worker) {
   const int64_t first = worker * each + std::min<int64_t>(worker, rest);
   const int64_t n = each + (worker < rest ? 1 : 0);
   if (n == 0) return -1;
-  std::atomic<uint64_t>& word = pool_.items_[static_cast<size_t>(worker)].left;
+  std::atomic<uint64_t>& word = pool_.states_[static_cast<size_t>(worker)].left;
   uint64_t seen = word.load(std::memory_order_relaxed);
   for (;;) {
     Left left = Left::unpack(seen);
@@ -111,14 +117,14 @@ int64_t Worker::claim_from(int worker) {
     const uint32_t item = worker == index_ ? left.next++ : --left.end;
     // Relaxed: barriers order what items read and write.
     if (word.compare_exchange_weak(seen, left.pack(), std::memory_order_relaxed)) return first + item;
-    pool_.items_[static_cast<size_t>(index_)].n_retried.fetch_add(1, std::memory_order_relaxed);
+    pool_.states_[static_cast<size_t>(index_)].n_retried.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 ThreadPool::ThreadPool(int n_threads)
     : n_threads_(std::clamp(n_threads, 1, kMaxThreads)),
       oversubscribed_(static_cast<size_t>(n_threads_) > kMaxThreadsPerCpu * process_cpus().size()),
-      items_(static_cast<size_t>(n_threads_)),
+      states_(static_cast<size_t>(n_threads_)),
       arrived_(static_cast<size_t>((n_threads_ + kGroup - 1) / kGroup)) {
   try {
     for (int i = 1; i < n_threads_; ++i) threads_.emplace_back(&ThreadPool::worker_main, this, i);
@@ -149,6 +155,7 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
   begin_numbering();
   Worker self(*this, 0, n_active_, first_loop_);
   if (n_active_ > 1) {
+    note_cpu(0);
     // The epoch itself holds the number of active workers: a worker that wakes late and is not part of this
     // run must not read the number of a later one.
     const uint32_t run = (epoch_.load(std::memory_order_relaxed) >> kActiveBits) + 1;
@@ -164,33 +171,78 @@ void ThreadPool::run_erased(Entry entry, void* fn, int n_active) {
 void ThreadPool::begin_numbering() {
   first_loop_ = end_loop_;
   if (first_loop_ < Left::kManyLoops) return;
-  for (Items& items : items_) items.left.store(0, std::memory_order_relaxed);
+  for (State& state : states_) state.left.store(0, std::memory_order_relaxed);
   first_loop_ = 0;
+}
+
+void ThreadPool::note_cpu(int index) {
+  std::atomic<int>& noted = states_[static_cast<size_t>(index)].cpu;
+  const int cpu = sched_getcpu();
+  if (noted.load(std::memory_order_relaxed) != cpu) noted.store(cpu, std::memory_order_relaxed);
+}
+
+// For a worker of `count` that waits. Where it shares a processor with one that it may be waiting for, that one does not run
+// as long as this one spins, and the system takes tens of milliseconds to part them: it moves to a processor that none of
+// them is on, or where there is none lets the other run. So it does, too, as long as some have not begun: they may have been
+// woken on its own.
+void ThreadPool::make_way(int index, int count) {
+  const auto cpu_of = [&](int worker) {
+    return states_[static_cast<size_t>(worker)].cpu.load(std::memory_order_relaxed);
+  };
+  const int cpu = sched_getcpu();
+  bool is_shared = false, may_be_shared = false;
+  for (int i = 0; i < count; ++i) {
+    if (i == index) continue;
+    is_shared |= cpu_of(i) == cpu;
+    may_be_shared |= cpu_of(i) < 0;
+  }
+  if (!is_shared && !may_be_shared) return;
+  State& self = states_[static_cast<size_t>(index)];
+  const auto now = std::chrono::steady_clock::now();
+  if (is_shared && now - self.moved_at >= kStay) {
+    self.moved_at = now;
+    std::vector<int> taken;
+    for (int i = 0; i < count; ++i) taken.push_back(i == index ? cpu : cpu_of(i));
+    if (move_thread_off(taken)) {
+      self.n_moved.fetch_add(1, std::memory_order_relaxed);
+      note_cpu(index);
+      return;
+    }
+  }
+  sched_yield();
 }
 
 uint64_t ThreadPool::n_stolen() const {
   uint64_t n = 0;
-  for (const Items& items : items_) n += items.n_stolen.load(std::memory_order_relaxed);
+  for (const State& state : states_) n += state.n_stolen.load(std::memory_order_relaxed);
   return n;
 }
 
 uint64_t ThreadPool::n_retried() const {
   uint64_t n = 0;
-  for (const Items& items : items_) n += items.n_retried.load(std::memory_order_relaxed);
+  for (const State& state : states_) n += state.n_retried.load(std::memory_order_relaxed);
+  return n;
+}
+
+uint64_t ThreadPool::n_moved() const {
+  uint64_t n = 0;
+  for (const State& state : states_) n += state.n_moved.load(std::memory_order_relaxed);
   return n;
 }
 
 void ThreadPool::worker_main(int index) {
   uint32_t seen = 0;
   for (;;) {
-    wait_while_equal(epoch_, seen, oversubscribed_);
+    wait_while_equal(epoch_, seen, oversubscribed_, [] {});
     seen = epoch_.load(std::memory_order_acquire);
     if (stop_) return;
     const int n_active = static_cast<int>(seen & ((1u << kActiveBits) - 1));
     if (index >= n_active) continue;
     Worker self(*this, index, n_active, first_loop_);
+    note_cpu(index);
     entry_(fn_, self);
     self.barrier();
+    states_[static_cast<size_t>(index)].cpu.store(-1, std::memory_order_relaxed);
   }
 }
 

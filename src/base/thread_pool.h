@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -76,6 +77,8 @@ class ThreadPool {
   uint64_t n_stolen() const;
   // Claims of an item that had to be tried again since the pool was made, as another worker was faster.
   uint64_t n_retried() const;
+  // How often a worker has left a processor that it shared with another since the pool was made.
+  uint64_t n_moved() const;
 
   // Runs fn(Worker&) on the first `n_active` workers (0: all) and returns when all are done. fn must not
   // throw.
@@ -90,14 +93,18 @@ class ThreadPool {
   using Entry = void (*)(void*, Worker&);
   void run_erased(Entry entry, void* fn, int n_active);
   void begin_numbering();
+  void note_cpu(int index);
+  void make_way(int index, int count);
   void worker_main(int index);
   void join();
 
-  // What is left of a worker's items in a loop, packed into a word: the number of the loop, the next item, the end. A word
-  // of an earlier loop stands for all of them.
-  struct alignas(64) Items {
+  struct alignas(64) State {  // of a worker
+    // What is left of its items in a loop, packed into a word: the number of the loop, the next item, the end. A word of
+    // an earlier loop stands for all of them.
     std::atomic<uint64_t> left{0};
-    std::atomic<uint64_t> n_stolen{0}, n_retried{0};  // by this worker
+    std::atomic<uint64_t> n_stolen{0}, n_retried{0}, n_moved{0};  // by this worker
+    std::atomic<int> cpu{-1};                        // where it arrived at its last barrier; -1: it is not in a run
+    std::chrono::steady_clock::time_point moved_at;  // for this worker alone
   };
   // Workers that arrive at a barrier, up to kGroup of them, and then the groups, so that few share a cache line.
   struct alignas(64) Arrived {
@@ -107,7 +114,7 @@ class ThreadPool {
   int n_threads_;
   const bool oversubscribed_;  // many more threads than processors
   std::vector<std::thread> threads_;
-  std::vector<Items> items_;      // [n_threads]
+  std::vector<State> states_;     // [n_threads]
   std::vector<Arrived> arrived_;  // [groups]
 
   // Words that workers spin on, one cache line each.

@@ -1,10 +1,13 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <random>
 #include <thread>
+
+#include "base/numa.h"
 
 namespace tandem {
 namespace {
@@ -102,6 +105,35 @@ TEST(ThreadPool, AWorkerAloneDoesAllAndWaitsForNobody) {
   });
   EXPECT_EQ(done, std::vector<int>(50, 1));
   EXPECT_EQ(pool.n_barriers(), 2u);  // of the loop, and at the end of the run
+}
+
+// All workers are put on one processor, may leave it, and are not left there by their barriers.
+TEST(ThreadPool, WorkersDoNotShareAProcessor) {
+  const std::vector<int>& cpus = process_cpus();
+  if (cpus.size() < 2) GTEST_SKIP() << "one processor";
+  ThreadPool pool(2);
+  int n_parted = 0;
+  constexpr int kTries = 20;
+  for (int i = 0; i < kTries; ++i) {
+    const int shared = cpus[static_cast<size_t>(i) % cpus.size()];
+    std::atomic<int> on[2];
+    std::atomic<int> n_bound{0};
+    const uint64_t n_moved = pool.n_moved();
+    pool.run([&](Worker& w) {
+      ASSERT_TRUE(bind_thread({shared}));
+      ++n_bound;
+      while (n_bound < 2) std::this_thread::yield();
+      ASSERT_TRUE(bind_thread(cpus));
+      for (int step = 0; step < 50; ++step) w.barrier();
+      on[w.index()] = sched_getcpu();
+      cpu_set_t allowed;
+      ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+      EXPECT_EQ(CPU_COUNT(&allowed), static_cast<int>(cpus.size()));
+    });
+    n_parted += on[0] != on[1] || pool.n_moved() > n_moved;
+  }
+  EXPECT_GE(n_parted, kTries / 2);  // a busy system puts some together again
+  EXPECT_GE(pool.n_moved(), 1u);
 }
 
 TEST(ThreadPool, PhysicalCoresAreAtLeastOne) {
