@@ -19,21 +19,24 @@ struct Format {
                                      : T == DType::Q5_0 ? 16
                                      : T == DType::Q6_K ? 32
                                      : T == DType::Q3_K ? 4
-                                                        : 0;
+                                     : T == DType::TQ2_0 || T == DType::Q1_0 ? 1
+                                                                             : 0;
   // Each half of a block has its own scale.
-  static constexpr bool kHalves =
-      T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K || T == DType::IQ2_XS || T == DType::IQ2_S;
+  static constexpr bool kHalves = T == DType::Q2_K || T == DType::Q3_K || T == DType::Q6_K || T == DType::IQ2_XS ||
+                                  T == DType::IQ2_S || T == DType::IQ1_M || T == DType::NVFP4;
   static constexpr bool kMinimum =
       T == DType::Q4_1 || T == DType::Q5_1 || T == DType::Q2_K || T == DType::Q4_K || T == DType::Q5_K;
   // Codes are indices into a table of signed bytes; their nibbles lie in the order that byte permutation
   // wants.
-  static constexpr bool kTable = T == DType::IQ4_NL || T == DType::IQ4_XS || T == DType::MXFP4;
-  static constexpr bool kTwoBits = T == DType::Q2_K || T == DType::Q3_K;
+  static constexpr bool kTable =
+      T == DType::IQ4_NL || T == DType::IQ4_XS || T == DType::MXFP4 || T == DType::NVFP4;
+  static constexpr bool kTwoBits = T == DType::Q2_K || T == DType::Q3_K || T == DType::TQ2_0;
+  static constexpr bool kOneBit = T == DType::Q1_0;  // codes 0 and 2
   // Codes are vectors of a grid, with signs.
   static constexpr bool kGrid = has_grid(T);
   // The scale is in the high piece; the scale piece has bits of the codes.
   static constexpr bool kScaleInHigh = T == DType::IQ2_XXS || T == DType::IQ3_XXS;
-  static constexpr bool kCodesInScale = T == DType::IQ2_S || T == DType::IQ3_S;
+  static constexpr bool kCodesInScale = T == DType::IQ2_S || T == DType::IQ3_S || has_eighths(T);
 };
 
 // The loaded bytes of a block of any dtype; planes that a dtype lacks are never touched.
@@ -168,7 +171,7 @@ constexpr uint32_t table_word(const int8_t* table, int w) {
 }
 
 template <DType T, int kWord>
-inline constexpr uint32_t kTableWord = table_word(T == DType::MXFP4 ? kvalues_mxfp4 : kvalues_iq4nl, kWord);
+inline constexpr uint32_t kTableWord = table_word(T == DType::MXFP4 || T == DType::NVFP4 ? kvalues_mxfp4 : kvalues_iq4nl, kWord);
 
 // Four bytes of the table of 16. Nibble i of the arguments, for the byte i of the result: the low three bits
 // of the index; and i, or 4 + i where the index has bit 3 set.
@@ -188,8 +191,8 @@ TANDEM_HD inline uint32_t shift_right(uint32_t x, int by) {
 }
 
 // Unpacks word w of both halves.
-//   low_a, low_b    4-bit codes: word w of the low piece, unused; 2-bit: the two words of the low piece;
-//                   Q8_0: word w of the low piece, word w of the high piece
+//   low_a, low_b    4-bit codes: word w of the low piece, unused; 2-bit: the two words of the low piece; 1-bit: its word,
+//                   unused; Q8_0: word w of the low piece, word w of the high piece
 //   high_a, high_b  one high bit: the high piece, unused; two high bits: the two words of the high piece
 //   scale           where it has bits of the codes: the scale piece
 // Formats of a grid: low_a, low_b are the words of the low piece, high_a the high piece.
@@ -202,7 +205,7 @@ TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(uint32_t low_a, uint32_t low_
   if constexpr (F::kGrid) {
     const uint32_t signs = complete_signs<T>(high_a);
     if constexpr (has_grid_of_8(T)) {
-      const uint32_t upper = T == DType::IQ2_S ? scale >> 8 : high_a >> 28;
+      const uint32_t upper = has_eighths(T) ? scale : T == DType::IQ2_S ? scale >> 8 : high_a >> 28;
       return {levels_of_8<T>(grid, low_a, signs, upper, 0, w),
               levels_of_8<T>(grid, low_a, signs, upper, 1, w)};
     } else {
@@ -217,6 +220,8 @@ TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(uint32_t low_a, uint32_t low_
     return {look_up<T>(low_bits & 0xffff, upper & 0xffff), look_up<T>(low_bits >> 16, upper >> 16)};
   } else if constexpr (F::kTwoBits) {
     q = {low_a >> 2 * w & 0x03030303u, low_b >> 2 * w & 0x03030303u};
+  } else if constexpr (F::kOneBit) {  // bit 8i + w of column 4w + i, bit 8i + 4 + w of column 16 + 4w + i
+    q = {shift_right(low_a, w - 1) & 0x02020202u, low_a >> (w + 3) & 0x02020202u};
   } else {
     q = {low_a & 0x0f0f0f0fu, low_a >> 4 & 0x0f0f0f0fu};
   }
@@ -235,7 +240,8 @@ TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(uint32_t low_a, uint32_t low_
 template <DType T, class Grid = PackedGrid>
 TANDEM_HD TANDEM_FLAT inline CodeWords unpack_word(const RawBlock& raw, int w, const Grid& grid = {}) {
   using F = Format<T>;
-  if constexpr (F::kGrid) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w, raw.scale, grid);
+  if constexpr (F::kGrid || F::kOneBit)
+    return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w, raw.scale, grid);
   if constexpr (T == DType::Q8_0) return unpack_word<T>(raw.low[w], raw.high[w], 0, 0, w);
   if constexpr (F::kTwoBits) return unpack_word<T>(raw.low[0], raw.low[1], raw.high[0], 0, w);
   return unpack_word<T>(raw.low[w], 0, raw.high[0], raw.high[1], w);
@@ -259,6 +265,8 @@ TANDEM_HD inline CodeWords load_codes(const Planes& planes, uint32_t block, int 
       if constexpr (F::kCodesInScale) load_piece<F::kBytes.scale>(planes.scale, block, &scale);
     } else if constexpr (F::kTwoBits) {
       low_a = word(planes.low, 2, 0), low_b = word(planes.low, 2, 1);
+    } else if constexpr (F::kOneBit) {
+      low_a = word(planes.low, 1, 0);
     } else {
       low_a = word(planes.low, 4, w);
     }
@@ -316,6 +324,20 @@ TANDEM_HD TANDEM_FLAT inline BlockScales block_scales(uint32_t scale, const uint
             {0.0f, 0.0f}};
   } else if constexpr (T == DType::MXFP4) {
     return both(exponent_scale(scale), 0.0f);
+  } else if constexpr (T == DType::NVFP4) {
+    return {{e4m3_to_fp32_half(static_cast<uint8_t>(scale)), e4m3_to_fp32_half(static_cast<uint8_t>(scale >> 8))},
+            {0.0f, 0.0f}};
+  } else if constexpr (T == DType::TQ2_0) {
+    return both(low_half(super[0]), 0.0f);
+  } else if constexpr (T == DType::IQ1_S) {  // codes count eighths
+    return both(mul_rn(low_half(super[0]), 0.125f * static_cast<float>(2 * (scale >> 12 & 7) + 1)), 0.0f);
+  } else if constexpr (T == DType::IQ1_M) {
+    const uint32_t d = (super[0] >> 12 & 15) | (super[0] >> 24 & 0xf0) | (super[1] >> 4 & 0xf00) | (super[1] >> 16 & 0xf000);
+    const uint32_t bits = super[s / 4] >> (s / 2 % 2 * 16 + s % 2 * 6);
+    const auto of_half = [&](uint32_t sc) {
+      return mul_rn(low_half(d), 0.125f * static_cast<float>(2 * (sc & 7) + 1));
+    };
+    return {{of_half(bits), of_half(bits >> 3)}, {0.0f, 0.0f}};
   } else if constexpr (T == DType::IQ3_S) {
     return both(mul_rn(low_half(super[0]), static_cast<float>(2 * (super[1] >> 4 * s & 15) + 1)), 0.0f);
   } else if constexpr (F::kGrid) {  // d * (1/2 + four bits) / 4 or / 2
@@ -388,6 +410,11 @@ TANDEM_HD TANDEM_FLAT inline void for_format(DType dtype, Fn&& fn) {
     case DType::IQ2_S: return fn.template operator()<DType::IQ2_S>();
     case DType::IQ3_XXS: return fn.template operator()<DType::IQ3_XXS>();
     case DType::IQ3_S: return fn.template operator()<DType::IQ3_S>();
+    case DType::IQ1_S: return fn.template operator()<DType::IQ1_S>();
+    case DType::IQ1_M: return fn.template operator()<DType::IQ1_M>();
+    case DType::TQ2_0: return fn.template operator()<DType::TQ2_0>();
+    case DType::NVFP4: return fn.template operator()<DType::NVFP4>();
+    case DType::Q1_0: return fn.template operator()<DType::Q1_0>();
     default: return;
   }
 }

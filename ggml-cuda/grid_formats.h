@@ -2,8 +2,9 @@
 // scales keep the file's bits, and vectors are looked up where they are used.
 //
 // An entry of the table is a word of shared memory, expanded from the 16 bits of gguf/grids.h when a kernel starts (4 KB at
-// most, a word a thread or a few, from L1 for all but the first block of a multiprocessor; it overlaps the end of the kernel
-// before). Random words of 32 lanes meet in some 3.5 of the 32 banks.
+// most, IQ1 8; a word a thread or a few, from L1 for all but the first block of a multiprocessor; it overlaps the end of the
+// kernel before). Random words of 32 lanes meet in some 3.5 of the 32 banks.
+//   IQ1  as IQ2: nibbles 0, 1 or 2, and a sign of the whole vector makes them 4, 5 or 6; levels are eighths, from -9 to 9
 //   IQ2  eight nibbles 0, 1 or 2; a sign makes it 4, 5 or 6, and a byte permutation puts four of these levels in a word
 //   IQ3  four bytes, the levels; a byte permutation spreads the signs to masks of bytes
 //
@@ -29,17 +30,23 @@ TANDEM_HD constexpr int grid_entries(DType dtype) {
     case DType::IQ2_XS:
     case DType::IQ3_S: return 512;
     case DType::IQ2_S: return 1024;
+    case DType::IQ1_S:
+    case DType::IQ1_M: return 2048;
     default: return 0;
   }
 }
-inline constexpr int kMaxGridEntries = 1024;
 
 TANDEM_HD constexpr bool has_grid(DType dtype) {
   return grid_entries(dtype) != 0;
 }
 // Vectors of eight columns; else of four.
 TANDEM_HD constexpr bool has_grid_of_8(DType dtype) {
-  return dtype == DType::IQ2_XXS || dtype == DType::IQ2_XS || dtype == DType::IQ2_S;
+  return dtype == DType::IQ2_XXS || dtype == DType::IQ2_XS || dtype == DType::IQ2_S || dtype == DType::IQ1_S ||
+         dtype == DType::IQ1_M;
+}
+// -1, 0 or 1, with an eighth more or less; no signs.
+TANDEM_HD constexpr bool has_eighths(DType dtype) {
+  return dtype == DType::IQ1_S || dtype == DType::IQ1_M;
 }
 
 template <DType T>
@@ -49,6 +56,7 @@ TANDEM_HD inline uint32_t packed_vector(uint32_t i) {
   if constexpr (T == DType::IQ2_S) return grids().iq2_s[i];
   if constexpr (T == DType::IQ3_XXS) return grids().iq3_xxs[i];
   if constexpr (T == DType::IQ3_S) return grids().iq3_s[i];
+  if constexpr (has_eighths(T)) return grids().iq1[i];
   return 0;
 }
 
@@ -117,9 +125,10 @@ TANDEM_HD inline uint32_t complete_signs(uint32_t high) {
 
 // ---- vectors ----
 
-// The four signed levels of columns 4w.. of half h of a block of an IQ2 dtype.
+// The four signed levels of columns 4w.. of half h of a block of an IQ2 or IQ1 dtype.
 //   low    indices, a byte each       signs  of the block
-//   upper  higher bits of index v: bits v (IQ2_XS), 2v and 2v + 1 (IQ2_S)
+//   upper  higher bits of index v: bits v (IQ2_XS), 2v and 2v + 1 (IQ2_S), 3v to 3v + 2 (IQ1_S), 4v to 4v + 2 (IQ1_M); of IQ1_M
+//          bit 4v + 3, and of IQ1_S bit 15 for all, is set where an eighth is subtracted
 template <DType T, class Grid>
 TANDEM_HD inline uint32_t levels_of_8(const Grid& grid, uint32_t low, uint32_t signs, uint32_t upper, int h,
                                       int w) {
@@ -127,6 +136,13 @@ TANDEM_HD inline uint32_t levels_of_8(const Grid& grid, uint32_t low, uint32_t s
   uint32_t index = low >> 8 * v & 255;
   if constexpr (T == DType::IQ2_XS) index |= (upper >> v & 1) << 8;
   if constexpr (T == DType::IQ2_S) index |= (upper >> 2 * v & 3) << 8;
+  if constexpr (has_eighths(T)) {
+    constexpr int bits = T == DType::IQ1_S ? 3 : 4;
+    index |= (upper >> bits * v & 7) << 8;
+    const uint32_t less = upper >> (T == DType::IQ1_S ? 15 : 4 * v + 3) & 1;
+    constexpr uint32_t kLevels = 0x000901f9, kLess = 0x0007fff7;
+    return permute_bytes(kLevels, kLess, (grid.template entry<T>(index) + less * 0x44444444u) >> 16 * (w % 2) & 0xffff);
+  }
   const uint32_t codes = grid.template entry<T>(index) + ((signs >> v & 0x11111111u) << 2);
   constexpr uint32_t kLevels = 0x002b1908, kNegative = 0x00d5e7f8;
   return permute_bytes(kLevels, kNegative, codes >> 16 * (w % 2) & 0xffff);
@@ -175,6 +191,17 @@ TANDEM_HD inline void pack_grid(const BlockIQ2_S& b, int s, uint32_t* low, uint3
   low[0] = 0;
   for (int v = 0; v < 4; ++v) low[0] |= static_cast<uint32_t>(b.qs[4 * s + v]) << 8 * v;
   high[0] = pack_signs<DType::IQ2_S>([&](int v) { return static_cast<uint32_t>(b.signs[4 * s + v]); });
+}
+template <class Block>
+TANDEM_HD inline void pack_grid_iq1(const Block& b, int s, uint32_t* low) {
+  low[0] = 0;
+  for (int v = 0; v < 4; ++v) low[0] |= static_cast<uint32_t>(b.qs[4 * s + v]) << 8 * v;
+}
+TANDEM_HD inline void pack_grid(const BlockIQ1_S& b, int s, uint32_t* low, uint32_t*) {
+  pack_grid_iq1(b, s, low);
+}
+TANDEM_HD inline void pack_grid(const BlockIQ1_M& b, int s, uint32_t* low, uint32_t*) {
+  pack_grid_iq1(b, s, low);
 }
 TANDEM_HD inline void pack_grid(const BlockIQ3_XXS& b, int s, uint32_t* low, uint32_t* high) {
   const uint32_t word = b.words[2 * s] | static_cast<uint32_t>(b.words[2 * s + 1]) << 16;

@@ -23,7 +23,6 @@ __global__ void __launch_bounds__(kThreads)
     relayout_kernel(const std::byte* from, int64_t first, int64_t n_file_blocks, int64_t file_blocks_per_mat,
                     std::byte* to, PlaneOffsets offsets) {
   using Block = FileBlock<T>;
-  constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
   constexpr int kVectors = kFileBlocks * sizeof(Block) / 16;
   static_assert(kFileBlocks * sizeof(Block) % 16 == 0);
   __shared__ uint4 staged[kVectors];
@@ -36,12 +35,12 @@ __global__ void __launch_bounds__(kThreads)
     staged[i] = __ldcv(source + i);  // the host rewrites it
   __syncthreads();
 
-  for (int i = threadIdx.x; i < count * kPerFileBlock; i += kThreads) {
-    const int64_t file_block = first + begin + i / kPerFileBlock;
+  for (int i = threadIdx.x; i < count * kPerFileBlock<T>; i += kThreads) {
+    const int64_t file_block = first + begin + i / kPerFileBlock<T>;
     const int64_t mat = file_block / file_blocks_per_mat;
     const Planes planes = planes_at(to + mat * offsets.mat_bytes, offsets);
-    relayout_block<T>(reinterpret_cast<const Block*>(staged)[i / kPerFileBlock],
-                      file_block - mat * file_blocks_per_mat, i % kPerFileBlock, planes);
+    relayout_block<T>(reinterpret_cast<const Block*>(staged)[i / kPerFileBlock<T>],
+                      file_block - mat * file_blocks_per_mat, i % kPerFileBlock<T>, planes);
   }
 }
 

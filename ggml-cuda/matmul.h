@@ -89,11 +89,13 @@ TANDEM_HD inline CodeWords staged_codes(const uint32_t* low, const uint32_t* hig
   using F = Format<T>;
   uint32_t high_a = 0, high_b = 0;
   if constexpr (F::kGrid)
-    return unpack_word<T>(low[0], F::kBytes.low == 8 ? low[1] : 0, high[0], 0, w, scale, SharedGrid{grid});
+    return unpack_word<T>(low[0], F::kBytes.low == 8 ? low[1] : 0, F::kBytes.high != 0 ? high[0] : 0, 0, w, scale,
+                          SharedGrid{grid});
   if constexpr (T == DType::Q8_0) return unpack_word<T>(low[w], high[w], 0, 0, w);
   if constexpr (F::kBytes.high != 0) high_a = high[0];
   if constexpr (F::kBytes.high == 8) high_b = high[1];
   if constexpr (F::kTwoBits) return unpack_word<T>(low[0], low[1], high_a, high_b, w);
+  if constexpr (F::kOneBit) return unpack_word<T>(low[0], 0, 0, 0, w);
   return unpack_word<T>(low[w], 0, high_a, high_b, w);
 }
 

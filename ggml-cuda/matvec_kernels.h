@@ -13,7 +13,7 @@ namespace tandem::cuda {
 template <DType... kTypes>
 struct KernelsOf {
   static constexpr bool has(DType dtype) { return ((dtype == kTypes) || ...); }
-  static constexpr int kGridWords = (has_grid(kTypes) || ...) ? kMaxGridEntries : 1;  // of shared memory; 1: no grid
+  static constexpr int kGridWords = std::max({1, grid_entries(kTypes)...});  // of shared memory; 1: no grid
 
   // Calls fn with the function that multiplies rows of w: (tasks, k, first, step, input, token0, n, sums) as above.
   template <int N, class Fn>

@@ -17,6 +17,9 @@ struct FindBlock<T, BlockList<Block, Rest...>>
 // The block struct of a dtype in the file.
 template <DType T>
 using FileBlock = typename FindBlock<T, BlockFormats>::type;
+// Blocks of 32 columns in one of the file.
+template <DType T>
+inline constexpr int kPerFileBlock = FileBlock<T>::kElements / kBlockColumns;
 
 // Code of element e of a block, as the bits say; offsets are subtracted later.
 template <class Block>
@@ -77,6 +80,15 @@ TANDEM_HD inline uint32_t code_of(const BlockIQ4_XS& b, int e) {
 TANDEM_HD inline uint32_t code_of(const BlockMXFP4& b, int e) {
   return nibble_of(b, e);
 }
+TANDEM_HD inline uint32_t code_of(const BlockTQ2_0& b, int e) {
+  return two_bits_of(b, e);
+}
+TANDEM_HD inline uint32_t code_of(const BlockNVFP4& b, int e) {
+  return b.qs[e / 16 * 8 + e % 8] >> e % 16 / 8 * 4 & 15;
+}
+TANDEM_HD inline uint32_t code_of(const BlockQ1_0& b, int e) {
+  return (b.qs[e / 8] >> e % 8 & 1) << 1;
+}
 
 // Scale piece of block s (0 where a file block is a block).
 TANDEM_HD inline uint32_t pack_scale(const BlockQ4_0& b, int) {
@@ -123,6 +135,18 @@ TANDEM_HD inline uint32_t pack_scale(const BlockIQ2_S& b, int s) {
 TANDEM_HD inline uint32_t pack_scale(const BlockIQ3_S& b, int s) {
   return b.qh[s];
 }
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ1_S& b, int s) {
+  return b.qh[s];
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockIQ1_M& b, int s) {
+  return b.qh[2 * s] | static_cast<uint32_t>(b.qh[2 * s + 1]) << 8;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockNVFP4& b, int s) {
+  return b.d[2 * s] | static_cast<uint32_t>(b.d[2 * s + 1]) << 8;
+}
+TANDEM_HD inline uint32_t pack_scale(const BlockQ1_0& b, int) {
+  return b.d;
+}
 template <class Block>
 TANDEM_HD inline uint32_t pack_scale(const Block&, int) {
   return 0;
@@ -168,6 +192,12 @@ TANDEM_HD inline void pack_super(const BlockIQ3_S& b, uint32_t* to) {
   to[1] = 0;
   for (int i = 0; i < 4; ++i) to[1] |= static_cast<uint32_t>(b.scales[i]) << 8 * i;
 }
+TANDEM_HD inline void pack_super(const BlockIQ1_M& b, uint32_t* to) {
+  for (int i = 0; i < 2; ++i) to[i] = b.scales[2 * i] | static_cast<uint32_t>(b.scales[2 * i + 1]) << 16;
+}
+TANDEM_HD inline void pack_super(const BlockTQ2_0& b, uint32_t* to) {
+  to[0] = b.d;
+}
 template <class Block>
 TANDEM_HD inline void pack_super(const Block& b, uint32_t* to) {
   if constexpr (has_grid(Block::kDType)) to[0] = b.d;
@@ -185,6 +215,8 @@ TANDEM_HD inline void pack_codes(const uint8_t* codes, uint32_t* low, uint32_t* 
       (half == 0 ? low : high)[w] |= code << 8 * i;
     } else if constexpr (F::kTable) {
       low[w] |= code << (16 * half + 4 * i);
+    } else if constexpr (F::kOneBit) {
+      low[0] |= code >> 1 << (8 * i + 4 * half + w);
     } else if constexpr (F::kTwoBits) {
       low[half] |= (code & 3) << (8 * i + 2 * w);
       if constexpr (F::kBytes.high == 4) high[0] |= code >> 2 << (8 * i + 4 * half + w);
@@ -213,7 +245,6 @@ TANDEM_HD inline void store_piece(std::byte* plane, int64_t piece, const uint32_
 template <DType T>
 TANDEM_HD inline void relayout_block(const FileBlock<T>& from, int64_t index, int s, const Planes& to) {
   constexpr PieceBytes kBytes = Format<T>::kBytes;
-  constexpr int kPerFileBlock = kBytes.super ? kSuperBlocks : 1;
   uint32_t low[4], high[4];
   if constexpr (Format<T>::kGrid) {
     pack_grid(from, s, low, high);
@@ -223,7 +254,7 @@ TANDEM_HD inline void relayout_block(const FileBlock<T>& from, int64_t index, in
       codes[e] = static_cast<uint8_t>(code_of(from, kBlockColumns * s + e));
     pack_codes<T>(codes, low, high);
   }
-  const int64_t block = index * kPerFileBlock + s;
+  const int64_t block = index * kPerFileBlock<T> + s;
   store_piece<kBytes.low>(to.low, block, low);
   store_piece<kBytes.high>(to.high, block, high);
   const uint32_t scale = pack_scale(from, s);

@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// "generic kernels for TQ2_0 on CPU, CUDA0 (float rows; slower)"; empty when there are no such weights.
+// "generic kernels for TQ1_0 on CUDA0 (float rows; slower)"; empty when there are no such weights.
 std::string generic_kernels(std::span<const Graph* const> graphs, const DeviceModels& devices,
                             const Placement& placement);
 

@@ -62,7 +62,7 @@ inline std::vector<DType> products_dtypes() {
   if (!on_short_list()) return dtypes;
   std::erase_if(dtypes, [](DType dtype) {
     return dtype == DType::IQ1_S || dtype == DType::IQ1_M || dtype == DType::IQ2_XXS ||
-           dtype == DType::IQ3_S || dtype == DType::TQ1_0 || dtype == DType::Q1_0;
+           dtype == DType::IQ3_S || dtype == DType::TQ2_0 || dtype == DType::Q1_0;
   });
   return dtypes;
 }

@@ -81,7 +81,7 @@ TEST_F(GpuLatentAttention, EveryKindOfWeight) {
                              {DType::BF16, DType::F16},
                              {DType::Q4_0, DType::Q4_K},
                              {DType::Q5_1, DType::Q6_K},
-                             {DType::IQ4_NL, DType::TQ2_0}}) {
+                             {DType::IQ4_NL, DType::TQ1_0}}) {
     LatentCase c;
     c.op = {.n_head = 2, .rank = 256, .n_rot = 8, .key = 72, .value = 24, .scale = 0.05f};
     c.weights = k;

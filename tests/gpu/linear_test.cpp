@@ -87,7 +87,7 @@ TEST_P(GpuLongPrompts, OfEveryDtype) {
 }
 
 TEST_P(GpuLongPrompts, ThroughGatedUnits) {
-  for (DType dtype : {DType::Q4_K, DType::Q8_0, DType::F16, DType::TQ2_0}) {
+  for (DType dtype : {DType::Q4_K, DType::Q8_0, DType::F16, DType::TQ1_0}) {
     for (const bool bias : {false, true}) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + (bias ? " bias" : ""));
       OpCase c(random_, tokens(520));

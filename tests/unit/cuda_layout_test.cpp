@@ -16,7 +16,8 @@ namespace {
 constexpr DType kQuantized[] = {DType::Q4_0,   DType::Q4_1,    DType::Q5_0,  DType::Q5_1,    DType::Q8_0,
                                 DType::Q2_K,   DType::Q3_K,    DType::Q4_K,  DType::Q5_K,    DType::Q6_K,
                                 DType::IQ4_NL, DType::IQ4_XS,  DType::MXFP4, DType::IQ2_XXS, DType::IQ2_XS,
-                                DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S};
+                                DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S, DType::IQ1_S,   DType::IQ1_M,
+                                DType::TQ2_0,  DType::NVFP4,   DType::Q1_0};
 
 // Quantized random floats use all bits and have finite scales.
 std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) {
@@ -31,11 +32,10 @@ std::vector<std::byte> random_weight(DType dtype, int64_t n, std::mt19937& rng) 
 template <DType T>
 void relayout(const std::byte* from, int64_t n_elements, const Planes& to) {
   using Block = FileBlock<T>;
-  constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
   const auto* blocks = reinterpret_cast<const Block*>(from);
-  const int64_t n_file_blocks = n_elements / kBlockColumns / kPerFileBlock;
+  const int64_t n_file_blocks = n_elements / kBlockColumns / kPerFileBlock<T>;
   for (int64_t i = 0; i < n_file_blocks; ++i) {
-    for (int s = 0; s < kPerFileBlock; ++s) relayout_block<T>(blocks[i], i, s, to);
+    for (int s = 0; s < kPerFileBlock<T>; ++s) relayout_block<T>(blocks[i], i, s, to);
   }
 }
 
@@ -102,8 +102,9 @@ TEST_P(CudaLayout, PlanesAreAlignedDisjointAndCompact) {
   EXPECT_LE(o.scale, o.super);
   EXPECT_LE(o.super, o.mat_bytes);
   const auto file = static_cast<int64_t>(row_bytes(dtype, cols)) * rows;
-  // Whole bytes for the scales of Q3_K; two bytes of padding of IQ3_S.
-  const int64_t more = rows * cols / 256 * (dtype == DType::Q3_K ? 4 : dtype == DType::IQ3_S ? 2 : 0);
+  // Whole bytes for the scales of Q3_K; two bytes of padding of IQ3_S; every 32 columns of Q1_0 have their scale.
+  const int of_256 = dtype == DType::Q3_K ? 4 : dtype == DType::IQ3_S ? 2 : dtype == DType::Q1_0 ? 12 : 0;
+  const int64_t more = rows * cols / 256 * of_256;
   EXPECT_GE(o.mat_bytes, file + more);
   EXPECT_LT(o.mat_bytes, file + more + 4 * 256);
   EXPECT_EQ(layout_bytes(dtype, 5, rows, cols, 5 * file), 5 * o.mat_bytes);
@@ -117,9 +118,10 @@ TEST(CudaGrids, TablesHoldTheLevelsOfTheirVectors) {
   for (DType dtype : kQuantized) {
     for_format(dtype, [&]<DType T>() {
       if constexpr (has_grid(T)) {
-        std::vector<uint32_t> words(kMaxGridEntries, 0xcdcdcdcd);
+        constexpr uint32_t kWords = 2100;
+        std::vector<uint32_t> words(kWords, 0xcdcdcdcd);
         for (int thread = 0; thread < 96; ++thread) make_grid<T>(words.data(), thread, 96);
-        for (uint32_t i = 0; i < kMaxGridEntries; ++i) {
+        for (uint32_t i = 0; i < kWords; ++i) {
           SCOPED_TRACE(testing::Message() << dtype_name(T) << " " << i);
           if (i >= static_cast<uint32_t>(grid_entries(T))) {
             ASSERT_EQ(words[i], 0xcdcdcdcd);

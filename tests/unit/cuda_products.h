@@ -49,11 +49,10 @@ struct HostWeight {
     if (!has_planes(dtype)) std::copy(file.begin(), file.end(), memory.data());
     for_format(dtype, [&]<DType T>() {
       using Block = FileBlock<T>;
-      constexpr int kPerFileBlock = Format<T>::kBytes.super ? kSuperBlocks : 1;
-      const int64_t per_mat = static_cast<int64_t>(m) * k / kBlockColumns / kPerFileBlock;
+      const int64_t per_mat = static_cast<int64_t>(m) * k / kBlockColumns / kPerFileBlock<T>;
       for (int64_t i = 0; i < n_mats * per_mat; ++i) {
         const Planes planes = expert_planes(device, static_cast<int>(i / per_mat));
-        for (int s = 0; s < kPerFileBlock; ++s) {
+        for (int s = 0; s < kPerFileBlock<T>; ++s) {
           relayout_block<T>(reinterpret_cast<const Block*>(file.data())[i], i % per_mat, s, planes);
         }
       }
