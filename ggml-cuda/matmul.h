@@ -43,6 +43,7 @@ struct MatmulArgs {
   DeviceWeight w;
   Activations x;                    // [rows of x, k]
   const float* bias = nullptr;      // [m], of every expert, or null
+  const float* factors = nullptr;   // [n_expert] or null, of the products; not of `partial`
   const float* residual = nullptr;  // [n, m] or null; may be y
   float* y = nullptr;               // [n, m]
   float* partial = nullptr;         // [n_slices, n, m]
@@ -330,6 +331,7 @@ TANDEM_HD inline void store_sum(const MatmulArgs& args, int slice, int expert, i
     args.partial[static_cast<int64_t>(slice) * args.n * args.w.m + at] = sum;
     return;
   }
+  if (args.factors) sum *= args.factors[expert];
   if (args.bias) sum += args.bias[static_cast<int64_t>(expert) * args.w.m + row];
   if (args.store == MatmulStore::with_gate) {
     args.y[at] = gated(args.activation, args.y[at], sum);

@@ -42,6 +42,7 @@ struct MatvecTarget {
   float* y = nullptr;                  // [n, m]
   int first_block = 0;                 // of the launch's tasks, that is of this weight
   const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
+  const float* expert_factors = nullptr;  // experts, not experts_down: [n_expert] or null, of the products
 };
 
 enum class MatvecMode : uint8_t {
@@ -474,6 +475,14 @@ TANDEM_HD inline void add_expert_bias(const MatvecArgs& args, int pair, int expe
   }
 }
 
+// Multiplies the sums[2] of a pair's rows with an expert.
+TANDEM_HD inline void scale_by_expert(const MatvecArgs& args, int expert, float* sums) {
+  for (int r = 0; r < 2; ++r) {
+    const float* factors = args.targets[is_paired(args.mode) ? r : 0].expert_factors;
+    if (factors) sums[r] *= factors[expert];
+  }
+}
+
 // A lane's share of the sums[2][N] of its warp's pair: of tokens 0 .. args.n - 1. grid: the block's, as RowPair's.
 template <int N, class Kernels>
 TANDEM_HD inline void lane_sums(const MatvecArgs& args, int target, WarpShare share, int lane, float* sums,
@@ -500,9 +509,10 @@ TANDEM_HD inline void expert_lane_sums(const MatvecArgs& args, int token, int ch
       const int expert = route_expert(args, token, chosen);
       if (expert < 0) return;
       const RowPair rows = row_pair(args, 0, share.pair, expert, grid);
+      multiply(OneTask{rows}, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1, sums);
+      scale_by_expert(args, expert, sums);
       if (lane == 0 && share.slice == 0) add_expert_bias(args, share.pair, expert, sums);
-      return multiply(OneTask{rows}, w.k, first_piece(share, lane), 32u * n_slices, args.input, token, 1,
-                      sums);
+      return;
     }
     for (int i = share.slice; i < args.n_used; i += n_slices) {
       float part[2] = {};

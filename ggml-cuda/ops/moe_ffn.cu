@@ -88,6 +88,7 @@ class CompiledMoeFfn final : public CompiledOp {
         gate_bias_(context.address(op.gate_bias)),
         up_bias_(context.address(op.up_bias)),
         down_bias_(context.address(op.down_bias)),
+        gate_factors_(context.address(op.gate_factors)),
         y_(context.address(node.output)),
         max_n_(std::min(kMaxGroupedTokens, output_.n_rows)),
         max_slots_(max_n_ * op_.n_used),
@@ -157,7 +158,7 @@ class CompiledMoeFfn final : public CompiledOp {
     args.n = part.n;
     args.n_used = static_cast<int>(op_.n_used);
     args.activation = op_.activation;
-    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, has_gate_ ? gate_bias_ : up_bias_};
+    args.targets[0] = {gate_, nullptr, nullptr, part.h, 0, has_gate_ ? gate_bias_ : up_bias_, gate_factors_};
     if (!has_gate_) {
       args.n_targets = 1;
       args.mode = MatvecMode::experts;
@@ -202,6 +203,7 @@ class CompiledMoeFfn final : public CompiledOp {
       MatmulArgs args;
       args.w = w;
       args.bias = bias;
+      args.factors = &w == &gate_ && has_gate_ ? gate_factors_ : nullptr;
       args.x = input.encoded[static_cast<int>(encoding_of(w.dtype))];
       args.y = to;
       args.n = n_slots;
@@ -238,6 +240,7 @@ class CompiledMoeFfn final : public CompiledOp {
   const float* residual_;              // [n, k] or null
   const float *gate_bias_, *up_bias_;  // [n_expert, m] or null
   const float* down_bias_;             // [n_expert, k] or null
+  const float* gate_factors_;          // [n_expert] or null
   float* y_;                           // [n, k]
   int64_t max_n_, max_slots_;
   InputEncodings x_encodings_, h_encodings_;
@@ -252,7 +255,7 @@ std::string why_not(const Graph& graph, const MoeFfnOp& op) {
     if (weight == kNoTensor) continue;
     if (std::string why = why_not_weight(graph, weight); !why.empty()) return why;
   }
-  for (const TensorId bias : {op.gate_bias, op.up_bias, op.down_bias}) {
+  for (const TensorId bias : {op.gate_bias, op.up_bias, op.down_bias, op.gate_factors}) {
     if (std::string why = why_not_bias(graph, bias); !why.empty()) return why;
   }
   return op.n_expert > 4096 ? std::to_string(op.n_expert) + " experts" : "";  // counted in shared memory

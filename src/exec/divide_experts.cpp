@@ -49,7 +49,7 @@ class ExpertDivider {
   MoeFfnOp on_gpu(MoeFfnOp op, TensorId route, const CachedExperts& cached) {
     op.route = route;
     op.n_expert = cached.n_slots;
-    for (TensorId* id : {&op.gate, &op.up, &op.down, &op.gate_bias, &op.up_bias, &op.down_bias}) {
+    for (TensorId* id : {&op.gate, &op.up, &op.down, &op.gate_bias, &op.up_bias, &op.down_bias, &op.gate_factors}) {
       if (*id != kNoTensor) *id = add_slots(*graph_.tensor(*id).weight, cached.n_slots);
     }
     return op;
@@ -113,7 +113,7 @@ std::vector<CachedLayer> cached_layers(const Graph& divided, const Placement& pl
                       .kept = cached->kept,
                       .on_disk = std::holds_alternative<OnDisk>(*home),
                       .router = router_of(divided, *op)};
-    for (TensorId id : {op->gate, op->up, op->down, op->gate_bias, op->up_bias, op->down_bias}) {
+    for (TensorId id : {op->gate, op->up, op->down, op->gate_bias, op->up_bias, op->down_bias, op->gate_factors}) {
       if (id == kNoTensor) continue;
       const Weight* slots = divided.tensor(id).weight;
       const Weight* whole = placement.slices->whole(slots);

@@ -170,7 +170,7 @@ class LayerDivider {
       part.route = g_.whole_at(op.route, i);
       part.residual = residuals[i];
       for (TensorId* id :
-           {&part.gate, &part.up, &part.down, &part.gate_bias, &part.up_bias, &part.down_bias}) {
+           {&part.gate, &part.up, &part.down, &part.gate_bias, &part.up_bias, &part.down_bias, &part.gate_factors}) {
         *id = g_.mats(*id, i, cuts);
       }
       parts[i] = g_.emit(i, node, part, g_.graph().tensor(node.output).n_cols);

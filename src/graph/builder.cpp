@@ -58,7 +58,25 @@ TensorId GraphBuilder::hidden_input(int64_t n_embd) {
   return id;
 }
 
+namespace {
+
+GateKind gate_kind(Activation activation, const Weight& gate) {
+  if (activation == Activation::silu) return GateKind::silu;
+  if (activation == Activation::gelu_tanh) return GateKind::gelu_tanh;
+  throw_error(ErrorCode::bad_file, "tensor {}: a scale of the whole tensor is not supported with this activation",
+              printable(gate.name));
+}
+
+}  // namespace
+
 TensorId GraphBuilder::weight(const Weight* w) {
+  if (w != nullptr && !w->factors.empty()) {
+    throw_error(ErrorCode::bad_file, "tensor {}: a scale of the whole tensor is not supported", printable(w->name));
+  }
+  return matrix(w);
+}
+
+TensorId GraphBuilder::matrix(const Weight* w) {
   if (w == nullptr) return kNoTensor;
   const auto [it, added] = weights_.try_emplace(w, static_cast<TensorId>(graph_.tensors.size()));
   if (!added) return it->second;
@@ -88,7 +106,8 @@ TensorId GraphBuilder::append(Op op, int64_t n_cols, Extent extent, TensorId in_
 }
 
 TensorId GraphBuilder::embed(const Weight* table, float scale) {
-  return append(EmbedOp{input(Input::ids), weight(table), scale}, table->n_cols, Extent::tokens);
+  if (!table->factors.empty()) scale *= table->factors.front();
+  return append(EmbedOp{input(Input::ids), matrix(table), scale}, table->n_cols, Extent::tokens);
 }
 
 TensorId GraphBuilder::norm(TensorId x, const NormParams& params, const Weight* w, const Weight* bias) {
@@ -101,7 +120,10 @@ TensorId GraphBuilder::linear(TensorId x, const Weight* w, const Weight* bias, T
   TANDEM_CHECK(tensor(x).n_cols == w->n_cols && (bias == nullptr || bias->n_cols == w->n_rows));
   TANDEM_CHECK(residual == kNoTensor ||
                (tensor(residual).n_cols == w->n_rows && tensor(residual).extent == tensor(x).extent));
-  return append(LinearOp{x, weight(w), weight(bias), residual}, w->n_rows, tensor(x).extent);
+  if (w->factors.empty()) return append(LinearOp{x, weight(w), weight(bias), residual}, w->n_rows, tensor(x).extent);
+  const TensorId product = append(LinearOp{x, matrix(w), weight(bias)}, w->n_rows, tensor(x).extent);
+  const float factor = w->factors.front();
+  return residual == kNoTensor ? scale(product, factor) : add(residual, product, factor);
 }
 
 TensorId GraphBuilder::head_linear(TensorId x, const Weight* w) {
@@ -176,6 +198,10 @@ TensorId GraphBuilder::join(TensorId a, TensorId b, TensorId residual) {
 TensorId GraphBuilder::glu(TensorId x, Activation activation, const Weight* gate, const Weight* up,
                            const Weight* gate_bias, const Weight* up_bias) {
   TANDEM_CHECK(tensor(x).n_cols == gate->n_cols && up->n_cols == gate->n_cols && up->n_rows == gate->n_rows);
+  if (!gate->factors.empty() || !up->factors.empty()) {
+    const TensorId gates = linear(x, gate, gate_bias);
+    return this->gate(linear(x, up, up_bias), gates, gate_kind(activation, *gate));
+  }
   return append(GluOp{x, weight(gate), weight(up), weight(gate_bias), weight(up_bias), activation},
                 gate->n_rows, tensor(x).extent);
 }
@@ -208,8 +234,10 @@ TensorId GraphBuilder::moe_ffn(TensorId x, TensorId route, const MoeFfnParams& p
     return bias == nullptr || (bias->n_rows == params.n_expert && bias->n_cols == w->n_rows);
   };
   TANDEM_CHECK(fits(biases.gate, gate) && fits(biases.up, up) && fits(biases.down, down));
-  return append(MoeFfnOp{params, x, route, weight(gate), weight(up), weight(down), residual,
-                         weight(biases.gate), weight(biases.up), weight(biases.down)},
+  const Weight* factors = biases.gate_factors;
+  TANDEM_CHECK(factors == nullptr || (factors->n_rows == params.n_expert && factors->n_cols == 1 && gate && !biases.gate));
+  return append(MoeFfnOp{params, x, route, matrix(gate), matrix(up), matrix(down), residual,
+                         weight(biases.gate), weight(biases.up), weight(biases.down), weight(factors)},
                 down->n_rows, tensor(x).extent);
 }
 

@@ -10,10 +10,11 @@
 
 namespace tandem {
 
-// Optional biases of moe_ffn.
+// Optional weights of moe_ffn.
 struct ExpertBiases {
   const Weight *gate = nullptr, *up = nullptr;  // [n_expert, m]
   const Weight* down = nullptr;                 // [n_expert, k]
+  const Weight* gate_factors = nullptr;         // [n_expert, 1], of the gates' products; without `gate`
 };
 
 // Those of ssm_scan, each [n_head].
@@ -34,6 +35,9 @@ class GraphBuilder {
   // Returns kNoTensor for nullptr, an optional weight that this model lacks.
   TensorId weight(const Weight* weight);
 
+  // Factors of matrices (Weight) are those of what their products return: linear and glu then have more ops. Experts' come as
+  // gate_factors and expert_scale. Throws Error(bad_file) for other weights with factors, and for a glu whose activation is no
+  // GateKind.
   TensorId embed(const Weight* table, float scale = 1.0f);
   TensorId norm(TensorId x, const NormParams& params, const Weight* weight, const Weight* bias = nullptr);
   TensorId linear(TensorId x, const Weight* w, const Weight* bias = nullptr, TensorId residual = kNoTensor);
@@ -74,6 +78,7 @@ class GraphBuilder {
   Graph finish(TensorId logits, TensorId hidden = kNoTensor);
 
  private:
+  TensorId matrix(const Weight* weight);  // whose factors the caller deals with
   TensorId append(Op op, int64_t n_cols, Extent extent, TensorId in_place_of = kNoTensor);
   const Tensor& tensor(TensorId id) const { return graph_.tensor(id); }
 

@@ -264,7 +264,7 @@ struct MoeRouteOp : MoeRouteParams {
 };
 
 // moe_ffn: -> y[n, k] = residual + sum over the selected experts e of
-// weight_e * Wdown_e (act(Wgate_e x) * (Wup_e x)). Each product includes its bias. Only the selected
+// weight_e * Wdown_e (act(factor_e * Wgate_e x) * (Wup_e x)). Each product includes its bias. Only the selected
 // experts' weights are read. A negative id in the route leaves its pair out. Without gates (relu2 only), of act(Wup_e x) instead of the product of both.
 struct MoeFfnParams {
   int64_t n_expert = 0, n_used = 0;
@@ -282,11 +282,12 @@ struct MoeFfnOp : MoeFfnParams {
   TensorId gate_bias = kNoTensor;  // [E, m]?
   TensorId up_bias = kNoTensor;    // [E, m]?
   TensorId down_bias = kNoTensor;  // [E, k]?
+  TensorId gate_factors = kNoTensor;  // [E, 1]? without gate_bias
 
   static constexpr std::string_view kName = "moe_ffn";
   static auto inputs(auto& op) {
     return std::tie(op.x, op.route, op.gate, op.up, op.down, op.residual, op.gate_bias, op.up_bias,
-                    op.down_bias);
+                    op.down_bias, op.gate_factors);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gguf/dtype.h"
 
@@ -21,6 +22,8 @@ struct Weight {
   const std::byte* data = nullptr;
   int layer = -1;        // -1: belongs to no layer (embedding, output)
   bool in_file = false;  // data points into a mapped model file, so it can be read from disk
+  // What each matrix is multiplied by, n_mats of them; none: 1. GraphBuilder makes them part of the graph.
+  std::vector<float> factors;
 
   size_t n_bytes() const { return row_bytes(dtype, n_cols) * static_cast<size_t>(n_rows * n_mats); }
 };

@@ -374,7 +374,7 @@ class DecoderGraph {
                         bool joins_later = false) {
     const MoeFfnParams params{f.route.n_expert, n_used, f.activation, joins_later};
     return g_.moe_ffn(in, route, params, f.gate.w, f.up.w, f.down.w, residual,
-                      {f.gate.bias, f.up.bias, f.down.bias});
+                      {f.gate.bias, f.up.bias, f.down.bias, f.gate_factors});
   }
 
   TensorId mixture(TensorId in, const FeedForward& f, TensorId residual, int64_t n_later) {

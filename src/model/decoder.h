@@ -108,6 +108,7 @@ struct FeedForward {
   MoeRouteParams route;                    // how experts are chosen
   const Weight* selection_bias = nullptr;  // [n_expert], added to the scores that choose; optional
   const Weight* expert_scale = nullptr;    // [n_expert], of the weights of chosen experts; optional
+  const Weight* gate_factors = nullptr;    // [n_expert, 1], of the gates' products; optional
 
   // The experts work in a narrower space: between these products.
   Linear latent_down, latent_up;  // [n_latent, n_embd], [n_embd, n_latent]; optional

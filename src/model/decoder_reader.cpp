@@ -92,7 +92,8 @@ const Weight* DecoderReader::per_head(const std::string& name) {
 }
 
 Linear DecoderReader::linear(const std::string& name, int64_t n_rows, int64_t n_cols) {
-  return {w_.matrix(name + ".weight", n_rows, n_cols), w_.optional_vector(name + ".bias", n_rows)};
+  const Weight* matrix = w_.matrix(name + ".weight", n_rows, n_cols);
+  return {matrix, w_.optional_bias(name + ".bias", *matrix)};
 }
 
 AttentionLayer DecoderReader::attention() {
@@ -104,8 +105,8 @@ AttentionLayer DecoderReader::attention() {
     const WeightBinder::Rows all{n_q + n_k + n_v, 0, n_q};
     const WeightBinder::Rows keys{all.n_total, n_q, n_k}, values{all.n_total, n_q + n_k, n_v};
     const auto rows_of = [&](const WeightBinder::Rows& rows) {
-      return Linear{w_.rows_of("attn_qkv.weight", rows, h.n_embd),
-                    w_.optional_rows_of("attn_qkv.bias", rows)};
+      const Weight* matrix = w_.rows_of("attn_qkv.weight", rows, h.n_embd);
+      return Linear{matrix, w_.optional_rows_of("attn_qkv.bias", rows, *matrix)};
     };
     a.q = rows_of(all);
     a.k = rows_of(keys);

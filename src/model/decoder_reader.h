@@ -132,6 +132,7 @@ class DecoderReader : public HparamReader {
 
  private:
   Linear experts(const std::string& name, int64_t n_rows, int64_t n_cols);
+  void take_factors(FeedForward& mixture);
   std::vector<bool> sliding_layers(int64_t period) const;
 
   // Reads an array with a flag per layer; the layers that only predict tokens further ahead may be in it or not.

@@ -52,12 +52,32 @@ FeedForward DecoderReader::mixture(Activation activation, const MoeRouteParams& 
     f.up = experts("ffn_up_exps", h.n_ff, h.n_embd);
   }
   f.down = experts("ffn_down_exps", h.n_embd, h.n_ff);
+  take_factors(f);
   return f;
 }
 
 Linear DecoderReader::experts(const std::string& name, int64_t n_rows, int64_t n_cols) {
-  return {w_.experts(name + ".weight", hparams_.n_expert, n_rows, n_cols),
-          w_.optional_vectors(name + ".bias", hparams_.n_expert, n_rows)};
+  const Weight* matrices = w_.experts(name + ".weight", hparams_.n_expert, n_rows, n_cols);
+  const Weight* biases = w_.optional_vectors(name + ".bias", hparams_.n_expert, n_rows);
+  if (biases && !matrices->factors.empty()) w_.refuse(*biases, "biases of experts beside scales of their matrices are");
+  return {matrices, biases};
+}
+
+// Of the experts' matrices: the factors of what an activation follows are an input of the op, all others those of what the experts
+// return.
+void DecoderReader::take_factors(FeedForward& f) {
+  const auto factor = [](const Weight* w, size_t expert) { return w == nullptr || w->factors.empty() ? 1.0f : w->factors[expert]; };
+  const auto has = [](const Weight* w) { return w != nullptr && !w->factors.empty(); };
+  const Weight *gate = f.gate.w, *up = f.up.w ? f.up.w : f.gate.w, *down = f.down.w;
+  if (!has(gate) && !has(up) && !has(down)) return;
+  if (f.activation == Activation::swiglu_oai) w_.refuse(*up, "a scale of the whole matrix with this activation is");
+  std::vector<float> results(static_cast<size_t>(hparams_.n_expert));
+  for (size_t e = 0; e < results.size(); ++e) {
+    const float of_up = factor(up, e);
+    results[e] = (gate ? of_up : of_up * of_up) * factor(down, e);
+  }
+  if (has(gate)) f.gate_factors = w_.floats("ffn_gate_exps.factors", gate->factors, hparams_.n_expert);
+  f.expert_scale = w_.floats("ffn_exps.factors", std::move(results));
 }
 
 FeedForward DecoderReader::plain_mixture(const MoeRouteParams& route, int64_t n_latent, int64_t n_ff_shared) {
@@ -74,6 +94,7 @@ FeedForward DecoderReader::plain_mixture(const MoeRouteParams& route, int64_t n_
   }
   f.up = experts("ffn_up_exps", h.n_ff, width);
   f.down = experts("ffn_down_exps", width, h.n_ff);
+  take_factors(f);
   if (n_ff_shared > 0) {
     f.shared_up = linear("ffn_up_shexp", n_ff_shared, h.n_embd);
     f.shared_down = linear("ffn_down_shexp", h.n_embd, n_ff_shared);

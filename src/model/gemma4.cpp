@@ -152,9 +152,7 @@ class Gemma4Reader : public DecoderReader {
     m.norm = norm("pre_ffw_norm_2");
     m.dense_post_norm = norm("post_ffw_norm_1");
     m.post_norm = norm("post_ffw_norm_2");
-    const Weight* expert_scale = weights().optional_vector("ffn_down_exps.scale", h.n_expert);
-    m.experts = mixture(Activation::gelu_tanh, *route_);
-    m.experts.expert_scale = expert_scale;
+    m.experts = mixture(Activation::gelu_tanh, *route_);  // ffn_down_exps.scale is part of the model, and what others call it, too
     return m;
   }
 

@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "gguf/quants.h"
 
@@ -39,38 +41,50 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
   return &weights_.back();
 }
 
-// Files of NVFP4 may have a factor for a whole matrix, or for each expert's, in a tensor of its own. One that the
-// family has bound before is part of the model.
-void WeightBinder::refuse_scale(const TensorInfo& t) const {
+// What the family has bound before is not a factor to it. Those of activations are for products in 4 bits.
+std::vector<float> WeightBinder::read_factors(const TensorInfo& t, int64_t n_mats) {
   constexpr std::string_view kSuffix = ".weight";
-  if (!t.name.ends_with(kSuffix)) return;
-  const std::string scale = std::string(t.name.substr(0, t.name.size() - kSuffix.size())) + ".scale";
-  if (file_.find_tensor(scale) == nullptr || used_.contains(scale)) return;
-  throw_error(ErrorCode::bad_file,
-              "{}: tensor {}: scales of whole matrices are not supported, needed a matrix without {}",
-              file_.path(), printable(t.name), printable(scale));
+  if (!t.name.ends_with(kSuffix)) return {};
+  const std::string base(t.name.substr(0, t.name.size() - kSuffix.size()));
+  if (const TensorInfo* of_input = file_.find_tensor(base + ".input_scale")) used_.insert(of_input->name);
+  const TensorInfo* scale = file_.find_tensor(base + ".scale");
+  if (scale == nullptr || used_.contains(scale->name)) return {};
+  if (scale->n_rows() != 1 || scale->dims[0] != n_mats) wrong_shape(file_, *scale, "[" + std::to_string(n_mats) + "]");
+  const Weight* read = add_floats(*scale, 1, n_mats);
+  const auto* first = reinterpret_cast<const float*>(read->data);
+  std::vector<float> factors(first, first + n_mats);
+  weights_.pop_back();
+  for (const float factor : factors) {
+    if (std::isfinite(factor) && (factor != 0.0f || n_mats > 1)) continue;
+    throw_error(ErrorCode::bad_file, "{}: tensor {}: found {}, needed a factor of a matrix", file_.path(),
+                printable(scale->name), factor);
+  }
+  return factors;
 }
 
 const Weight* WeightBinder::matrix(const std::string& name, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
-  refuse_scale(t);
   if (t.dims[2] != 1 || t.dims[3] != 1 || !fits(t.dims[0], n_cols) || !fits(t.dims[1], n_rows)) {
     wrong_shape(file_, t, "[" + size_text(n_cols) + ", " + size_text(n_rows) + "]");
   }
-  return add(t, t.dims[1], t.dims[0]);
+  std::vector<float> factors = read_factors(t, 1);
+  const Weight* added = add(t, t.dims[1], t.dims[0]);
+  weights_.back().factors = std::move(factors);
+  return added;
 }
 
 const Weight* WeightBinder::experts(const std::string& name, int64_t n_mats, int64_t n_rows, int64_t n_cols) {
   const TensorInfo& t = file_.tensor(full_name(name));
   file_.require_readable(t);
-  refuse_scale(t);
   if (t.dims[3] != 1 || t.dims[2] != n_mats || t.dims[1] != n_rows || t.dims[0] != n_cols) {
     wrong_shape(file_, t,
                 "[" + size_text(n_cols) + ", " + size_text(n_rows) + ", " + size_text(n_mats) + "]");
   }
+  std::vector<float> factors = read_factors(t, n_mats);
   const Weight* added = add(t, n_rows, n_cols);
   weights_.back().n_mats = n_mats;
+  weights_.back().factors = std::move(factors);
   return added;
 }
 
@@ -82,9 +96,9 @@ const Weight* WeightBinder::rows_of(const std::string& name, const Rows& rows, i
   return &part;
 }
 
-const Weight* WeightBinder::optional_rows_of(const std::string& name, const Rows& rows) {
+const Weight* WeightBinder::optional_rows_of(const std::string& name, const Rows& rows, const Weight& matrix) {
   if (!has(name)) return nullptr;
-  vector(name, rows.n_total);
+  bias(name, rows.n_total, matrix);
   Weight& part = weights_.back();
   part.data += sizeof(float) * static_cast<size_t>(rows.first);
   part.n_cols = rows.n;
@@ -109,6 +123,24 @@ const Weight* WeightBinder::scaled_vector(const std::string& name, int64_t n, fl
   for (float& x : floats) x *= factor;
   keep_floats(weights_.back(), std::move(floats));
   return added;
+}
+
+const Weight* WeightBinder::bias(const std::string& name, int64_t n, const Weight& matrix) {
+  return matrix.factors.empty() ? vector(name, n) : scaled_vector(name, n, 1.0f / matrix.factors.front());
+}
+
+const Weight* WeightBinder::optional_bias(const std::string& name, const Weight& matrix) {
+  return has(name) ? bias(name, matrix.n_rows, matrix) : nullptr;
+}
+
+const Weight* WeightBinder::floats(const std::string& name, std::vector<float> values, int64_t n_rows) {
+  Weight& w = weights_.emplace_back();
+  w.name = full_name(name);
+  w.n_rows = n_rows;
+  w.n_cols = static_cast<int64_t>(values.size()) / n_rows;
+  w.layer = layer_;
+  keep_floats(w, std::move(values));
+  return &w;
 }
 
 const Weight* WeightBinder::ones(int64_t n) {
@@ -165,6 +197,10 @@ const Weight* WeightBinder::vectors(const std::string& name, int64_t n_vectors, 
 
 const Weight* WeightBinder::optional_vectors(const std::string& name, int64_t n_vectors, int64_t n) {
   return file_.find_tensor(full_name(name)) ? vectors(name, n_vectors, n) : nullptr;
+}
+
+void WeightBinder::refuse(const Weight& weight, const std::string& what) const {
+  throw_error(ErrorCode::bad_file, "{}: tensor {}: {} not supported", file_.path(), printable(weight.name), what);
 }
 
 std::vector<std::string_view> WeightBinder::unused() const {

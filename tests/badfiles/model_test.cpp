@@ -63,14 +63,25 @@ TEST_F(BadModel, TheTinyModelIsGood) {
   EXPECT_EQ(session.append(std::vector<int32_t>{1, 260, 270}).size(), 300u);
 }
 
-// Files of NVFP4 may have them; without them the results would be wrong.
+// Files of NVFP4 have them: one for a matrix, or for each expert's.
 TEST_F(BadModel, ScalesOfWholeMatrices) {
-  TinyModel model = test::tiny_llama();
-  model.add("blk.1.ffn_up.scale", DType::F32, {1}, 1);
-  EXPECT_THAT(refusal(model), testing::AllOf(HasSubstr("blk.1.ffn_up.weight"), HasSubstr("blk.1.ffn_up.scale")));
-  TinyModel mixture = test::tiny_llama({.n_expert = 4, .n_expert_used = 2});
-  mixture.add("blk.0.ffn_down_exps.scale", DType::F32, {4}, 1);
-  EXPECT_THAT(refusal(mixture), HasSubstr("blk.0.ffn_down_exps.scale"));
+  const auto with_scale = [&](TinyModel model, const std::string& name, const std::vector<float>& values, DType dtype = DType::F32) {
+    model.add(name, DType::F32, {static_cast<int64_t>(values.size())}, 1);
+    model.tensors.at(name).dtype = dtype;
+    std::memcpy(model.tensors.at(name).data.data(), values.data(), values.size() * sizeof(float));
+    return refusal(model);
+  };
+  for (const std::vector<float>& values : {std::vector<float>{1, 1}, {0}, {NAN}, {INFINITY}}) {
+    EXPECT_THAT(with_scale(test::tiny_llama(), "blk.1.ffn_up.scale", values), HasSubstr("blk.1.ffn_up.scale")) << values[0];
+  }
+  EXPECT_THAT(with_scale(test::tiny_llama(), "blk.1.ffn_up.scale", {1}, DType::I32), HasSubstr("blk.1.ffn_up.scale"));
+  const TinyModel mixture = test::tiny_llama({.n_expert = 4, .n_expert_used = 2});
+  for (const std::vector<float>& values : {std::vector<float>{1, 1, 1}, {1, 1, 1, 1, 1}, {1, 1, NAN, 1}}) {
+    EXPECT_THAT(with_scale(mixture, "blk.0.ffn_down_exps.scale", values), HasSubstr("blk.0.ffn_down_exps.scale"));
+  }
+  TinyModel biased = mixture;
+  biased.add("blk.0.ffn_up_exps.bias", DType::F32, {96, 4}, 1);
+  EXPECT_THAT(with_scale(biased, "blk.0.ffn_up_exps.scale", {1, 1, 1, 1}), HasSubstr("blk.0.ffn_up_exps.bias"));
 }
 
 TEST_F(BadModel, ScalesThatAreNoNumbers) {

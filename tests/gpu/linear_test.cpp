@@ -323,7 +323,7 @@ TEST_F(GpuLinear, TwoReadersOfOneNorm) {
 }
 
 // A mixture of experts with its router in the graph, so that ids and weights come from real routing. With
-// biases, it is like gpt-oss.
+// biases, it is like gpt-oss; else the gates have factors.
 void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, int64_t n_used, bool residual,
                bool biases, bool one_matrix = false) {
   ShapeClass shape;
@@ -344,6 +344,8 @@ void check_moe(Random& random, Device& device, DType dtype, int64_t n_expert, in
     b.gate = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
     b.up = c.matrix(DType::F32, n_expert, m, 1, 1.0f);
     b.down = c.matrix(DType::F32, n_expert, k, 1, 1.0f);
+  } else {
+    b.gate_factors = c.matrix(DType::F32, n_expert, 1, 1, 1.0f);
   }
   c.finish(c.builder.moe_ffn(x, chosen, op, c.matrix(dtype, one_matrix ? 2 * m : m, k, n_expert), up,
                              c.matrix(dtype, k, m, n_expert), r, b));

@@ -16,7 +16,7 @@ struct MoeCase {
   int64_t n, n_embd, n_ff;
   MoeRouteParams route;
   bool bias, residual;
-  bool expert_scale = false;
+  bool expert_scale = false;  // and, where there are gates and no biases, factors of theirs
   bool one_matrix = false;  // with gate and up of each expert; without biases
 };
 
@@ -111,6 +111,9 @@ void check_moe(const MoeCase& c, unsigned seed, Gates gates = Gates::present) {
   const Weight w_bias = f32_weight("bias", bias, 1, 1, E), w_scale = f32_weight("scale", own_scale, 1, 1, E);
   const Weight w_gate_bias = f32_weight("gate_bias", gate_bias, 1, E, m),
                w_up_bias = f32_weight("up_bias", up_bias, 1, E, m);
+  const auto factors = normal_floats(rng, E, 1);
+  const Weight w_factors = f32_weight("factors", factors, 1, E, 1);
+  const bool has_factors = c.expert_scale && !c.bias && gates == Gates::present;
   const Weight w_down_bias = f32_weight("down_bias", down_bias, 1, E, k);
 
   const bool has_gate = gates == Gates::present, one_matrix = has_gate && c.one_matrix;
@@ -128,7 +131,9 @@ void check_moe(const MoeCase& c, unsigned seed, Gates gates = Gates::present) {
       : has_gate ? &w_gate
                  : nullptr,
       one_matrix ? nullptr : &w_up, &w_down, c.residual ? tr : kNoTensor,
-      c.bias ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias} : ExpertBiases{});
+      c.bias        ? ExpertBiases{has_gate ? &w_gate_bias : nullptr, &w_up_bias, &w_down_bias}
+      : has_factors ? ExpertBiases{.gate_factors = &w_factors}
+                    : ExpertBiases{});
   const Graph graph = g.finish(g.gather_outputs(y));
 
   std::vector<float> first;
@@ -170,6 +175,7 @@ void check_moe(const MoeCase& c, unsigned seed, Gates gates = Gates::present) {
             a += xj * gate[static_cast<size_t>((expert * m + h) * k + j)];
             b += xj * up[static_cast<size_t>((expert * m + h) * k + j)];
           }
+          if (has_factors) a *= double{factors[static_cast<size_t>(expert)]};
           const double squared = b > 0 ? b * b : 0;
           const double v = (has_gate ? a / (1 + std::exp(-a)) * b : squared) * weight;
           for (int64_t j = 0; j < k; ++j)
@@ -197,7 +203,8 @@ TEST(MoeOps, AgreeWithPlainArithmetic) {
        {MoeCase{1, 32, 48, plain, false, true}, MoeCase{2, 24, 70, sigmoid, true, false},
         MoeCase{37, 40, 65, sigmoid, true, true}, MoeCase{9, 16, 129, raw, false, false},
         MoeCase{41, 24, 33, by_best, false, true}, MoeCase{70, 32, 40, plain, true, true},
-        MoeCase{5, 24, 33, plain, false, true, true}, MoeCase{34, 8, 16, sigmoid, true, false, true},
+        MoeCase{5, 24, 33, plain, false, true, true}, MoeCase{1, 40, 70, plain, false, true, true},
+        MoeCase{60, 24, 65, sigmoid, false, false, true, true}, MoeCase{1, 24, 33, plain, false, true, true, true}, MoeCase{34, 8, 16, sigmoid, true, false, true},
         MoeCase{33, 8, 8, one, false, true}}) {
     check_moe(c, std::random_device{}());
     check_moe(c, std::random_device{}(), Gates::absent);

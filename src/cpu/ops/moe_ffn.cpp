@@ -40,6 +40,7 @@ struct Experts {
   const std::byte* w;  // [n_expert, mat_rows, k]; its rows are m of an expert's mat_rows
   const float* bias;   // [n_expert, m] or null
   int64_t m, k, mat_rows;
+  const float* factors = nullptr;  // [n_expert] or null, of the products
 
   const std::byte* rows_of(int64_t expert) const {
     return w + row_bytes(dtype, k) * static_cast<size_t>(expert * mat_rows);
@@ -94,6 +95,7 @@ class CompiledMoeFfn final : public CompiledOp {
       gate_ = rows_of(gate_, 0, down_.k);
       up_ = rows_of(up_, down_.k, down_.k);
     }
+    gate_.factors = context.address(op.gate_factors);
     max_tokens_ = context.tensor(node.output).n_rows;
     for (const Experts* e : {&gate_, &up_, &down_}) {
       multiply_bytes_ =
@@ -487,6 +489,10 @@ class CompiledMoeFfn final : public CompiledOp {
     call.y = to;
     call.ldy = ld;
     kernels_.linear.multiply(call, 0, rows, scratch);
+    if (!e.factors) return;
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t r = 0; r < rows; ++r) to[t * ld + r] *= e.factors[expert];
+    }
   }
 
   void activate(const float* gate, const float* up, float* h, int64_t rows) const {

@@ -1,0 +1,100 @@
+// Every architecture with a factor for each matrix in a tensor of its own, as in files of NVFP4: the logits are those of the
+// file without, on one device and divided over two.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "cpu/cpu_device.h"
+#include "engine/session.h"
+#include "support/family_model.h"
+#include "support/tensor_rig.h"
+#include "support/tiny_model.h"
+
+namespace tandem {
+namespace {
+
+// Those that are products' weights, but not of biased experts.
+bool may_have_factor(const std::string& name, const test::TinyTensor& t) {
+  if (t.dtype != DType::F32 || t.dims.size() < 2 || !name.ends_with(".weight")) return false;
+  for (const char* other : {"conv", "_norm", "attn_k_b", "attn_v_b", "token_types"}) {
+    if (name.find(other) != std::string::npos) return false;
+  }
+  return true;
+}
+
+class FamiliesScaled : public test::TensorRig, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    family_ = test::load_family(GetParam());
+    plain_ = test::convert_family(family_, directory_);
+    const GgufFile file(plain_);
+    test::TinyModel model = test::read_model(file);
+    for (const auto& [name, tensor] : test::read_model(file).tensors) {
+      if (may_have_factor(name, tensor)) add_factors(model, name);
+    }
+    scaled_ = directory_.path("scaled.gguf");
+    model.write(scaled_);
+  }
+
+  // Powers of two, so that what is left of the matrix is exact.
+  void add_factors(test::TinyModel& model, const std::string& name) {
+    test::TinyTensor& matrix = model.tensors.at(name);
+    const int64_t n_mats = matrix.dims.size() > 2 ? matrix.dims[2] : 1;
+    const std::string scale = name.substr(0, name.size() - std::string("weight").size()) + "scale";
+    if (model.tensors.contains(scale)) return;
+    model.add(scale, DType::F32, {n_mats}, 1);
+    auto* factors = reinterpret_cast<float*>(model.tensors.at(scale).data.data());
+    auto* x = reinterpret_cast<float*>(matrix.data.data());
+    const size_t n = matrix.data.size() / sizeof(float) / static_cast<size_t>(n_mats);
+    for (int64_t i = 0; i < n_mats; ++i) {
+      factors[i] = std::ldexp(rng_() % 2 ? 1.0f : -1.0f, static_cast<int>(rng_() % 7) - 3);
+      for (size_t j = 0; j < n; ++j) *x++ /= factors[i];
+    }
+    model.add(name.substr(0, name.size() - std::string("weight").size()) + "input_scale", DType::F32, {n_mats}, 1);
+    ++n_scaled_;
+  }
+
+  std::vector<float> logits(const std::string& path, const std::vector<Device*>& devices, const OffloadOptions& flags = {}) const {
+    const auto model = Model::load(path);
+    EngineOptions o;
+    o.context.n_ctx = family_.n_ctx();
+    o.context.n_ubatch = 24;
+    o.context.k_dtype = o.context.v_dtype = DType::F32;
+    o.context.latent_form = test::form_of(GetParam());
+    o.context.n_deferred = family_.n_deferred();
+    o.offload = flags;
+    Session session(*model, devices, o);
+    std::vector<float> all;
+    const std::vector<int32_t> ids = family_.ids();
+    const auto add = [&](std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); };
+    add(session.append(std::span(ids).first(ids.size() - 2)));
+    for (size_t i = ids.size() - 2; i < ids.size(); ++i) add(session.append(std::span(ids).subspan(i, 1)));
+    return all;
+  }
+
+  test::Family family_;
+  std::string plain_, scaled_;
+  std::mt19937 rng_{std::random_device{}()};
+  int n_scaled_ = 0;
+};
+
+TEST_P(FamiliesScaled, LogitsAreThoseOfTheFileWithout) {
+  EXPECT_GT(n_scaled_, 4);
+  const std::vector<float> wanted = logits(plain_, {host_.get()});
+  EXPECT_LE(apart(logits(scaled_, {host_.get()}), wanted), 1e-4f);
+  test::SimMachine machine(*host_, 2);
+  EXPECT_LE(apart(logits(scaled_, machine.devices(), divided({1, 1})), wanted), 1e-4f);
+}
+
+// Of gpt-oss experts have biases, and an activation of their own.
+std::vector<std::string> families() {
+  std::vector<std::string> names = test::family_names_and_forms();
+  std::erase_if(names, [](const std::string& name) { return name.starts_with("gpt_oss"); });
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesScaled, testing::ValuesIn(families()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace tandem
