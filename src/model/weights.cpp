@@ -41,14 +41,16 @@ const Weight* WeightBinder::add(const TensorInfo& t, int64_t n_rows, int64_t n_c
   return &weights_.back();
 }
 
-// What the family has bound before is not a factor to it. Those of activations are for products in 4 bits.
+// What the family has bound before is no factor. Those of activations are for products in 4 bits.
 std::vector<float> WeightBinder::read_factors(const TensorInfo& t, int64_t n_mats) {
   constexpr std::string_view kSuffix = ".weight";
   if (!t.name.ends_with(kSuffix)) return {};
   const std::string base(t.name.substr(0, t.name.size() - kSuffix.size()));
   if (const TensorInfo* of_input = file_.find_tensor(base + ".input_scale")) used_.insert(of_input->name);
   const TensorInfo* scale = file_.find_tensor(base + ".scale");
-  if (scale == nullptr || used_.contains(scale->name)) return {};
+  if (scale == nullptr) return {};
+  if (used_.contains(scale->name) && !scales_.contains(scale->name)) return {};
+  scales_.insert(scale->name);
   if (scale->n_rows() != 1 || scale->dims[0] != n_mats) wrong_shape(file_, *scale, "[" + std::to_string(n_mats) + "]");
   const Weight* read = add_floats(*scale, 1, n_mats);
   const auto* first = reinterpret_cast<const float*>(read->data);

@@ -82,6 +82,7 @@ class WeightBinder {
   std::deque<std::vector<float>> converted_;  // vectors that differ from the file's bytes
   std::unordered_map<int64_t, const Weight*> ones_;
   std::unordered_set<std::string_view> used_;
+  std::unordered_set<std::string_view> scales_;  // of those, what matrices have for their factors
 };
 
 }  // namespace tandem
