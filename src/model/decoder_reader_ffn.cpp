@@ -74,6 +74,7 @@ void DecoderReader::take_factors(FeedForward& f) {
   std::vector<float> results(static_cast<size_t>(hparams_.n_expert));
   for (size_t e = 0; e < results.size(); ++e) {
     const float of_up = factor(up, e);
+    if (!gate && of_up < 0) w_.refuse(*up, "a negative scale before this activation is");  // of a square only where x > 0
     results[e] = (gate ? of_up : of_up * of_up) * factor(down, e);
   }
   if (has(gate)) f.gate_factors = w_.floats("ffn_gate_exps.factors", gate->factors, hparams_.n_expert);

@@ -2,8 +2,10 @@
 // file without, on one device and divided over two.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
+#include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
 #include "support/family_model.h"
@@ -47,12 +49,16 @@ class FamiliesScaled : public test::TensorRig, public testing::WithParamInterfac
     auto* x = reinterpret_cast<float*>(matrix.data.data());
     const size_t n = matrix.data.size() / sizeof(float) / static_cast<size_t>(n_mats);
     for (int64_t i = 0; i < n_mats; ++i) {
-      factors[i] = std::ldexp(rng_() % 2 ? 1.0f : -1.0f, static_cast<int>(rng_() % 7) - 3);
+      const bool is_negative = rng_() % 2 && !(n_mats > 1 && squares());
+      factors[i] = std::ldexp(is_negative ? -1.0f : 1.0f, static_cast<int>(rng_() % 7) - 3);
       for (size_t j = 0; j < n; ++j) *x++ /= factors[i];
     }
     model.add(name.substr(0, name.size() - std::string("weight").size()) + "input_scale", DType::F32, {n_mats}, 1);
     ++n_scaled_;
   }
+
+  // Whether experts have no gates, and the square of what is positive for their activation.
+  bool squares() const { return GetParam().starts_with("nemotron_h_moe"); }
 
   std::vector<float> logits(const std::string& path, const std::vector<Device*>& devices, const OffloadOptions& flags = {}) const {
     const auto model = Model::load(path);
@@ -84,6 +90,24 @@ TEST_P(FamiliesScaled, LogitsAreThoseOfTheFileWithout) {
   EXPECT_LE(apart(logits(scaled_, {host_.get()}), wanted), 1e-4f);
   test::SimMachine machine(*host_, 2);
   EXPECT_LE(apart(logits(scaled_, machine.devices(), divided({1, 1})), wanted), 1e-4f);
+}
+
+TEST_P(FamiliesScaled, NegativeScalesOfSquares) {
+  if (!squares()) GTEST_SKIP() << "experts with gates, or none";
+  const GgufFile file(scaled_);
+  test::TinyModel model = test::read_model(file);
+  for (auto& [name, tensor] : model.tensors) {
+    if (name.ends_with("ffn_up_exps.scale")) *reinterpret_cast<float*>(tensor.data.data()) *= -1.0f;
+  }
+  const std::string path = directory_.path("negative.gguf");
+  model.write(path);
+  try {
+    Model::load(path);
+    ADD_FAILURE() << "loaded";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::bad_file);
+    EXPECT_NE(std::string(e.what()).find("ffn_up_exps"), std::string::npos) << e.what();
+  }
 }
 
 // Of gpt-oss experts have biases, and an activation of their own.
