@@ -297,6 +297,12 @@ TANDEM_HD inline float exponent_scale(uint32_t e) {
   return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
 }
 
+// As e4m3_to_fp32_half, of a byte: the bits as those of a float, subnormal where the byte's are, times a power of two.
+TANDEM_HD inline float e4m3_scale(uint32_t byte) {
+  const uint32_t code = byte & 127;
+  return code == 127 ? std::bit_cast<float>(0x7fc00000u) : mul_rn(std::bit_cast<float>(code << 20), 0x1p119f);
+}
+
 // s: the block's index in its super-block. The order of multiplications is that of the reference.
 template <DType T>
 TANDEM_HD TANDEM_FLAT inline BlockScales block_scales(uint32_t scale, const uint32_t* super, int s) {
@@ -325,17 +331,15 @@ TANDEM_HD TANDEM_FLAT inline BlockScales block_scales(uint32_t scale, const uint
   } else if constexpr (T == DType::MXFP4) {
     return both(exponent_scale(scale), 0.0f);
   } else if constexpr (T == DType::NVFP4) {
-    return {{e4m3_to_fp32_half(static_cast<uint8_t>(scale)), e4m3_to_fp32_half(static_cast<uint8_t>(scale >> 8))},
-            {0.0f, 0.0f}};
+    return {{e4m3_scale(scale), e4m3_scale(scale >> 8)}, {0.0f, 0.0f}};
   } else if constexpr (T == DType::TQ2_0) {
     return both(low_half(super[0]), 0.0f);
   } else if constexpr (T == DType::IQ1_S) {  // codes count eighths
     return both(mul_rn(low_half(super[0]), 0.125f * static_cast<float>(2 * (scale >> 12 & 7) + 1)), 0.0f);
   } else if constexpr (T == DType::IQ1_M) {
-    const uint32_t d = (super[0] >> 12 & 15) | (super[0] >> 24 & 0xf0) | (super[1] >> 4 & 0xf00) | (super[1] >> 16 & 0xf000);
-    const uint32_t bits = super[s / 4] >> (s / 2 % 2 * 16 + s % 2 * 6);
+    const auto bits = static_cast<uint32_t>((static_cast<uint64_t>(super[1]) << 32 | super[0]) >> (16 + 6 * s));
     const auto of_half = [&](uint32_t sc) {
-      return mul_rn(low_half(d), 0.125f * static_cast<float>(2 * (sc & 7) + 1));
+      return mul_rn(low_half(super[0]), 0.125f * static_cast<float>(2 * (sc & 7) + 1));
     };
     return {{of_half(bits), of_half(bits >> 3)}, {0.0f, 0.0f}};
   } else if constexpr (T == DType::IQ3_S) {

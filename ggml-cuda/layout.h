@@ -58,8 +58,8 @@ TANDEM_HD constexpr PieceBytes piece_bytes(DType dtype) {
     case DType::IQ3_XXS: return {8, 4, 0, 2};
     case DType::IQ3_S:
       return {8, 4, 1, 8};  // a high bit of each index; super: f16 d, two bytes free, nibbles of scales
-    // Scales as in the file: high bits of the indices and the signs of the eighths, IQ1_S: and the block's scale; super: f16 d,
-    // IQ1_M: the words that scales and d are in.
+    // Scale: the file's high bits of the indices and signs of the eighths, IQ1_S: and the block's scale; super: f16 d, IQ1_M: and
+    // three bits a half.
     case DType::IQ1_S: return {4, 0, 2, 2};
     case DType::IQ1_M: return {4, 0, 2, 8};
     case DType::TQ2_0: return {8, 0, 0, 2};   // super: f16 d

@@ -193,7 +193,9 @@ TANDEM_HD inline void pack_super(const BlockIQ3_S& b, uint32_t* to) {
   for (int i = 0; i < 4; ++i) to[1] |= static_cast<uint32_t>(b.scales[i]) << 8 * i;
 }
 TANDEM_HD inline void pack_super(const BlockIQ1_M& b, uint32_t* to) {
-  for (int i = 0; i < 2; ++i) to[i] = b.scales[2 * i] | static_cast<uint32_t>(b.scales[2 * i + 1]) << 16;
+  uint64_t all = iq1_m_d(b);
+  for (int s = 0; s < kSuperBlocks; ++s) all |= static_cast<uint64_t>(b.scales[s / 2] >> s % 2 * 6 & 63) << (16 + 6 * s);
+  for (int i = 0; i < 2; ++i) to[i] = static_cast<uint32_t>(all >> 32 * i);
 }
 TANDEM_HD inline void pack_super(const BlockTQ2_0& b, uint32_t* to) {
   to[0] = b.d;

@@ -60,9 +60,11 @@ class FamiliesScaled : public test::TensorRig, public testing::WithParamInterfac
   // Whether experts have no gates, and the square of what is positive for their activation.
   bool squares() const { return GetParam().starts_with("nemotron_h_moe"); }
 
-  std::vector<float> logits(const std::string& path, const std::vector<Device*>& devices, const OffloadOptions& flags = {}) const {
+  std::vector<float> logits(const std::string& path, const std::vector<Device*>& devices, const OffloadOptions& flags = {},
+                            const Placement& placement = {}) const {
     const auto model = Model::load(path);
     EngineOptions o;
+    o.placement = placement;
     o.context.n_ctx = family_.n_ctx();
     o.context.n_ubatch = 24;
     o.context.k_dtype = o.context.v_dtype = DType::F32;
@@ -90,6 +92,21 @@ TEST_P(FamiliesScaled, LogitsAreThoseOfTheFileWithout) {
   EXPECT_LE(apart(logits(scaled_, {host_.get()}), wanted), 1e-4f);
   test::SimMachine machine(*host_, 2);
   EXPECT_LE(apart(logits(scaled_, machine.devices(), divided({1, 1})), wanted), 1e-4f);
+}
+
+// Experts on disk, and kept in slots beside the host.
+TEST_P(FamiliesScaled, ExpertsElsewhere) {
+  const auto model = Model::load(scaled_);
+  if (model->hparams().n_expert < 2) GTEST_SKIP() << "no mixture";
+  const std::vector<float> wanted = logits(plain_, {host_.get()});
+  const auto placed = [&](const std::vector<Device*>& devices, const OffloadChoice& choice) {
+    return apart(logits(scaled_, devices, {}, place(model->architecture(), model->weights(), devices, {}, choice)), wanted);
+  };
+  EXPECT_LE(placed({host_.get()}, {.chosen_experts = true}), 1e-4f);
+  test::SimDevice sim({});
+  const int64_t n_layer = model->hparams().n_layer;
+  const OffloadChoice in_slots{.n_gpu_layers = n_layer + 1, .n_cpu_moe = n_layer, .n_cached_experts = 1, .fetched_experts = 0.5};
+  EXPECT_LE(placed({host_.get(), &sim}, in_slots), cpu::best_isa() == cpu::Isa::avx512_amx ? 1e-2f : 1e-4f);
 }
 
 class FamiliesWithSquares : public FamiliesScaled {};
