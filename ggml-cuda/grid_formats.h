@@ -13,8 +13,8 @@
 // ends of its bytes). Either way the parity of a vector's signs is that of bit v of all nibbles, and the eighth signs are the
 // top nibble. Where the file has seven signs, that nibble holds four other bits until complete_signs().
 //
-// Instructions as compiled for sm_90, of a block of 32 columns of one row in a product with one token: IQ2_XXS 108, IQ2_XS 134,
-// IQ2_S 114, IQ3_XXS 115, IQ3_S 115; Q4_K 57, IQ4_XS 107. FLOORS.md says what that makes of decoding.
+// Instructions as compiled for sm_90, of a block of 32 columns of one row in a product with one token: IQ2_XXS 132, IQ2_XS 159,
+// IQ2_S 147, IQ3_XXS 136, IQ3_S 143, IQ1_S 122, IQ1_M 133; Q4_K 82, IQ4_XS 128. FLOORS.md says what that makes of decoding.
 #pragma once
 
 #include "ggml-cuda/layout.h"

@@ -41,7 +41,7 @@ struct MatvecTarget {
   const float* residual = nullptr;     // [n, m] or null; may be y itself
   float* y = nullptr;                  // [n, m]
   int first_block = 0;                 // of the launch's tasks, that is of this weight
-  const float* expert_bias = nullptr;  // experts only: [n_expert, m] or null
+  const float* expert_bias = nullptr;     // experts only: [n_expert, m] or null
   const float* expert_factors = nullptr;  // experts, not experts_down: [n_expert] or null, of the products
 };
 

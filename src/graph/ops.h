@@ -279,9 +279,9 @@ struct MoeFfnOp : MoeFfnParams {
   TensorId up = kNoTensor;         // Wup[E, m, k]?
   TensorId down = kNoTensor;       // Wdown[E, k, m]
   TensorId residual = kNoTensor;   // [n, k]?
-  TensorId gate_bias = kNoTensor;  // [E, m]?
-  TensorId up_bias = kNoTensor;    // [E, m]?
-  TensorId down_bias = kNoTensor;  // [E, k]?
+  TensorId gate_bias = kNoTensor;     // [E, m]?
+  TensorId up_bias = kNoTensor;       // [E, m]?
+  TensorId down_bias = kNoTensor;     // [E, k]?
   TensorId gate_factors = kNoTensor;  // [E, 1]? without gate_bias
 
   static constexpr std::string_view kName = "moe_ffn";

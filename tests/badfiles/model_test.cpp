@@ -65,7 +65,8 @@ TEST_F(BadModel, TheTinyModelIsGood) {
 
 // Files of NVFP4 have them: one for a matrix, or for each expert's.
 TEST_F(BadModel, ScalesOfWholeMatrices) {
-  const auto with_scale = [&](TinyModel model, const std::string& name, const std::vector<float>& values, DType dtype = DType::F32) {
+  const auto with_scale = [&](TinyModel model, const std::string& name, const std::vector<float>& values,
+                              DType dtype = DType::F32) {
     model.add(name, DType::F32, {static_cast<int64_t>(values.size())}, 1);
     model.tensors.at(name).dtype = dtype;
     std::memcpy(model.tensors.at(name).data.data(), values.data(), values.size() * sizeof(float));

@@ -63,13 +63,8 @@ class FamiliesScaled : public test::TensorRig, public testing::WithParamInterfac
   std::vector<float> logits(const std::string& path, const std::vector<Device*>& devices, const OffloadOptions& flags = {},
                             const Placement& placement = {}) const {
     const auto model = Model::load(path);
-    EngineOptions o;
+    EngineOptions o = test::family_options(family_, GetParam());
     o.placement = placement;
-    o.context.n_ctx = family_.n_ctx();
-    o.context.n_ubatch = 24;
-    o.context.k_dtype = o.context.v_dtype = DType::F32;
-    o.context.latent_form = test::form_of(GetParam());
-    o.context.n_deferred = family_.n_deferred();
     o.offload = flags;
     Session session(*model, devices, o);
     std::vector<float> all;

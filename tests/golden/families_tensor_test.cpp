@@ -24,12 +24,7 @@ class FamiliesTensor : public test::TensorRig, public testing::WithParamInterfac
   }
 
   EngineOptions options(const OffloadOptions& flags) const {
-    EngineOptions o;
-    o.context.n_ctx = family_.n_ctx();
-    o.context.n_ubatch = 24;
-    o.context.k_dtype = o.context.v_dtype = DType::F32;
-    o.context.latent_form = test::form_of(GetParam());
-    o.context.n_deferred = family_.n_deferred();
+    EngineOptions o = test::family_options(family_, GetParam());
     o.offload = flags;
     return o;
   }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "engine/session.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
 #include "tools/convert/convert.h"
@@ -19,6 +20,17 @@ inline std::string convert_family(const Family& family, const TempDir& folder,
   const std::string path = folder.path("model.gguf");
   write_conversion(tools::prepare_conversion(folder.path("hf"), convert), convert, path);
   return path;
+}
+
+// For comparing logits of the family of that name: several micro-batches, and a cache that rounds nothing.
+inline EngineOptions family_options(const Family& family, const std::string& name) {
+  EngineOptions o;
+  o.context.n_ctx = family.n_ctx();
+  o.context.n_ubatch = 24;
+  o.context.k_dtype = o.context.v_dtype = DType::F32;
+  o.context.latent_form = form_of(name);
+  o.context.n_deferred = family.n_deferred();
+  return o;
 }
 
 }  // namespace tandem::test
