@@ -152,7 +152,7 @@ class Gemma4Reader : public DecoderReader {
     m.norm = norm("pre_ffw_norm_2");
     m.dense_post_norm = norm("post_ffw_norm_1");
     m.post_norm = norm("post_ffw_norm_2");
-    m.experts = mixture(Activation::gelu_tanh, *route_);  // ffn_down_exps.scale is part of the model, and what others call it, too
+    m.experts = mixture(Activation::gelu_tanh, *route_);  // the factors of ffn_down_exps are part of the model
     return m;
   }
 

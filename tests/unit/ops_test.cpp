@@ -64,7 +64,8 @@ TEST(Ops, VisitTheirInputsInTheOrderOfTheFields) {
   check<MoeRouteOp>({&MoeRouteOp::logits, &MoeRouteOp::selection_bias, &MoeRouteOp::expert_scale});
   check<CachedRouteOp>({&CachedRouteOp::route, &CachedRouteOp::cached, &CachedRouteOp::x});
   check<MoeFfnOp>({&MoeFfnOp::x, &MoeFfnOp::route, &MoeFfnOp::gate, &MoeFfnOp::up, &MoeFfnOp::down,
-                   &MoeFfnOp::residual, &MoeFfnOp::gate_bias, &MoeFfnOp::up_bias, &MoeFfnOp::down_bias});
+                   &MoeFfnOp::residual, &MoeFfnOp::gate_bias, &MoeFfnOp::up_bias, &MoeFfnOp::down_bias,
+                   &MoeFfnOp::gate_factors});
   check<AddOp>({&AddOp::a, &AddOp::b, &AddOp::gate});
   check<ScaleOp>({&ScaleOp::x});
   check<SoftcapOp>({&SoftcapOp::x});
