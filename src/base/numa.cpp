@@ -90,7 +90,7 @@ bool bind_thread(const std::vector<int>& cpus) {
   return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
-bool move_thread_off(const std::vector<int>& cpus) {
+bool move_thread_off(std::span<const int> cpus) {
   cpu_set_t before;
   if (sched_getaffinity(0, sizeof before, &before) != 0) return false;
   cpu_set_t others = before;

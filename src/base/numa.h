@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ size_t current_numa_node(const std::vector<NumaNode>& nodes);
 bool bind_thread(const std::vector<int>& cpus);
 
 // Moves the calling thread to a processor that is not one of these; where it may run stays as it was. Returns false when it may
-// run on no other, or the system refuses.
-bool move_thread_off(const std::vector<int>& cpus);
+// run on no other, or the system refuses. Allocates no memory.
+bool move_thread_off(std::span<const int> cpus);
 
 // The share of each node, by the number of its processors. Without nodes: one share, the whole.
 class NodeShares {

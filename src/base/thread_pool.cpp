@@ -3,8 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <set>
+#include <span>
 #include <system_error>
 
 #include "base/error.h"
@@ -201,9 +203,9 @@ void ThreadPool::make_way(int index, int count) {
   const auto now = std::chrono::steady_clock::now();
   if (is_shared && now - self.moved_at >= kStay) {
     self.moved_at = now;
-    std::vector<int> taken;
-    for (int i = 0; i < count; ++i) taken.push_back(i == index ? cpu : cpu_of(i));
-    if (move_thread_off(taken)) {
+    std::array<int, kMaxThreads> taken;  // a worker has nobody to tell that memory is short
+    for (int i = 0; i < count; ++i) taken[static_cast<size_t>(i)] = i == index ? cpu : cpu_of(i);
+    if (move_thread_off(std::span(taken).first(static_cast<size_t>(count)))) {
       self.n_moved.fetch_add(1, std::memory_order_relaxed);
       note_cpu(index);
       return;
