@@ -144,6 +144,9 @@ AttentionLayer DecoderReader::latent_attention(const LatentSizes& s) {
   latent.norm = w_.vector("attn_kv_a_norm.weight", s.rank);
   latent.k_up = w_.experts("attn_k_b.weight", h.n_head, s.rank, s.key - rope_.n_rot);
   latent.v_up = w_.experts("attn_v_b.weight", h.n_head, s.value, s.rank);
+  for (const Weight* up : {latent.k_up, latent.v_up}) {
+    if (!up->factors.empty()) w_.refuse(*up, "scales of the heads' matrices are");
+  }
   a.out = linear("attn_output", h.n_embd, h.n_head * s.value);
   a.rope = rope_;
   a.params = {h.n_head, 1, h.head_dim_k, h.head_dim_v, s.scale};

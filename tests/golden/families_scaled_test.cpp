@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/session.h"
+#include "graph/builder.h"
 #include "support/family_model.h"
 #include "support/tensor_rig.h"
 #include "support/tiny_model.h"
@@ -55,6 +56,19 @@ class FamiliesScaled : public test::TensorRig, public testing::WithParamInterfac
     }
     model.add(name.substr(0, name.size() - std::string("weight").size()) + "input_scale", DType::F32, {n_mats}, 1);
     ++n_scaled_;
+  }
+
+  void expect_refusal(const test::TinyModel& model, const std::string& named) const {
+    const std::string path = directory_.path("refused.gguf");
+    model.write(path);
+    try {
+      Model::load(path);
+      ADD_FAILURE() << "loaded";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::bad_file);
+      EXPECT_NE(std::string(e.what()).find(named), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("refused.gguf"), std::string::npos) << e.what();
+    }
   }
 
   // Whether experts have no gates, and the square of what is positive for their activation.
@@ -112,15 +126,35 @@ TEST_P(FamiliesWithSquares, NegativeScalesAreRefused) {
   for (auto& [name, tensor] : model.tensors) {
     if (name.ends_with("ffn_up_exps.scale")) *reinterpret_cast<float*>(tensor.data.data()) *= -1.0f;
   }
-  const std::string path = directory_.path("negative.gguf");
-  model.write(path);
-  try {
-    Model::load(path);
-    ADD_FAILURE() << "loaded";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::bad_file);
-    EXPECT_NE(std::string(e.what()).find("ffn_up_exps"), std::string::npos) << e.what();
+  expect_refusal(model, "ffn_up_exps");
+}
+
+class FamiliesWithLatents : public FamiliesScaled {};
+
+TEST_P(FamiliesWithLatents, ScalesOfHeadsAreRefused) {
+  for (const std::string name : {"blk.0.attn_k_b", "blk.0.attn_v_b"}) {
+    const GgufFile file(scaled_);
+    test::TinyModel model = test::read_model(file);
+    model.add(name + ".scale", DType::F32, {model.tensors.at(name + ".weight").dims[2]}, 1);
+    expect_refusal(model, name);
   }
+}
+
+// A gate whose activation is no op of its own, and a weight that is no product's.
+TEST(ScaledMatrices, AreRefusedWhereTheGraphCannotScale) {
+  const std::vector<float> floats(32 * 32);
+  Weight matrix;
+  matrix.name = "blk.0.ffn_gate.weight";
+  matrix.n_rows = matrix.n_cols = 32;
+  matrix.data = reinterpret_cast<const std::byte*>(floats.data());
+  Weight scaled = matrix;
+  scaled.factors = {2.0f};
+  GraphBuilder g(ShapeClass{});
+  const TensorId x = g.embed(&matrix);
+  EXPECT_NO_THROW(g.glu(x, Activation::silu, &scaled, &matrix));
+  EXPECT_NO_THROW(g.glu(x, Activation::gelu_tanh, &matrix, &scaled));
+  EXPECT_THROW(g.glu(x, Activation::gelu, &scaled, &matrix), Error);
+  EXPECT_THROW(g.head_linear(x, &scaled), Error);
 }
 
 // Of gpt-oss experts have biases, and an activation of their own.
@@ -131,6 +165,9 @@ std::vector<std::string> families() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesScaled, testing::ValuesIn(families()),
+                         [](const auto& param_info) { return param_info.param; });
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesWithLatents, testing::Values("deepseek_v2"),
                          [](const auto& param_info) { return param_info.param; });
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesWithSquares, testing::Values("nemotron_h_moe", "nemotron_h_moe_wide"),
