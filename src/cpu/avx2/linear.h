@@ -16,8 +16,9 @@ namespace TANDEM_ISA {
 
 // The order of the int8 columns within 256 of them: for sums whose lanes are blocks or sub-blocks of 32, dwords of four columns, of which
 // a block has eight. blocks: vector j of 32 bytes holds dword j of each block. sub_blocks: vector 2j + i holds dwords j of blocks i, i + 2,
-// i + 4, i + 6, then their dwords j + 4.
-enum class ActOrder { columns, blocks, sub_blocks };
+// i + 4, i + 6, then their dwords j + 4. halves: of each 128 columns, vector j holds dword j of the halves of a block 0, 1, 4, 5, then 2, 3,
+// 6, 7.
+enum class ActOrder { columns, blocks, sub_blocks, halves };
 
 // The encoding that one kernel reads.
 struct ActFormat {

@@ -87,6 +87,19 @@ TANDEM_INLINE void reorder(std::byte* columns, ActOrder order) {
     for (int i = 0; i < 8; ++i) store256(columns + 32 * i, v[i]);
     return;
   }
+  if (order == ActOrder::halves) {
+    for (std::byte* of_128 : {columns, columns + 128}) {
+      __m256i v[4];
+      for (int i = 0; i < 2; ++i) {
+        const __m256i first = load256(of_128 + 64 * i), second = load256(of_128 + 64 * i + 32);
+        v[2 * i] = _mm256_permute2x128_si256(first, second, 0x20);
+        v[2 * i + 1] = _mm256_permute2x128_si256(first, second, 0x31);
+      }
+      transpose4(v);
+      for (int j = 0; j < 4; ++j) store256(of_128 + 32 * j, v[j]);
+    }
+    return;
+  }
   __m256i v[2][4];
   for (int i = 0; i < 8; ++i) v[i % 2][i / 2] = load256(columns + 32 * i);
   for (int i = 0; i < 2; ++i) {

@@ -1,39 +1,15 @@
 // Products with weights in blocks of 64 and 128: NVFP4 Q1_0.
 #include "cpu/avx2/linear_byte_panel.h"
 #include "cpu/avx2/linear_drive.h"
+#include "cpu/avx2/linear_formats_32.h"
+#include "cpu/simd/unroll.h"
 #include "gguf/blocks.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
 
-// Activations in blocks of 32. F::each(block, fn) calls fn(i, w, d) for every 32 columns: signed integers, and the scales of their
-// fours, which are the lanes of a sum of products.
-template <class F, class BlockType>
-struct DotWide {
-  using Block = BlockType;
-  static constexpr ActFormat format{32, 0, 0, false};
-  static constexpr int most_tokens = 4, stream_tokens = 1;
-  static constexpr int64_t k_step = Block::kElements;
-  using Step = Block;
-  template <int T>
-  using Sums = SumsOfLanes<T>;
-  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / k_step) * sizeof(Block); }
-
-  template <int T>
-  TANDEM_INLINE static void add(const Block& block, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
-    F::each(block, [&](int i, __m256i w, __m256 d) __attribute__((always_inline)) {
-      const __m256i magnitude = _mm256_abs_epi8(w);
-      for (int t = 0; t < T; ++t) {
-        const __m256i columns = load256(x[t].columns + column + 32 * i);
-        const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(x[t].scales + column / 32 + i));
-        sums.acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot_of_4(magnitude, _mm256_sign_epi8(columns, w))), scale, sums.acc[t]);
-      }
-    });
-  }
-};
-
-// Signed weights plus F::centre.
+// Signed weights plus F::centre. F::each(block, fn) calls fn(i, w, d) for every 32 columns: signed integers, and the scales of their fours.
 template <class F>
 struct WidePanel : BytePanelOf<F::sub, F::centre, false> {
   using Block = typename F::Block;
@@ -64,19 +40,59 @@ struct WidePanel : BytePanelOf<F::sub, F::centre, false> {
   }
 };
 
-struct DotNVFP4 : DotWide<DotNVFP4, BlockNVFP4> {
-  static constexpr int sub = 16, centre = 12, panel_from = 4;
-  // As e4m3_to_fp32_half().
-  TANDEM_INLINE static __m128 scales(const uint8_t* d) {
-    const __m128i code = _mm_and_si128(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(static_cast<int>(load_u32(d)))), _mm_set1_epi32(127));
-    const __m128 normal = _mm_castsi128_ps(_mm_add_epi32(_mm_slli_epi32(code, 20), _mm_set1_epi32(119 << 23)));
-    const __m128 small = _mm_mul_ps(_mm_cvtepi32_ps(code), _mm_set1_ps(0x1p-10f));
-    const __m128 finite = _mm_blendv_ps(normal, small, _mm_castsi128_ps(_mm_cmplt_epi32(code, _mm_set1_epi32(8))));
-    return _mm_or_ps(finite, _mm_castsi128_ps(_mm_cmpeq_epi32(code, _mm_set1_epi32(127))));  // all bits are a NaN
+// As e4m3_to_fp32_half(): a code's bits are those of a half whose exponent is 8 less, and the levels are doubled.
+TANDEM_INLINE __m256 scales_of_e4m3(__m128i codes) {
+  const __m128i code = _mm_and_si128(_mm_cvtepu8_epi16(codes), _mm_set1_epi16(127));
+  const __m128i nan = _mm_cmpeq_epi16(code, _mm_set1_epi16(127));
+  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(_mm_slli_epi16(code, 7), nan)), _mm256_set1_ps(128));
+}
+
+// The lanes of sums are the 16 columns of a scale, of two blocks: eight bytes each, which two shuffles put beside each other. 128 columns
+// cost 15 operations of a token and 27 of the weights.
+struct DotNVFP4 {
+  using Block = BlockNVFP4;
+  static constexpr ActFormat format{32, 16, 0, false, ActOrder::halves};
+  static constexpr int most_tokens = 4, stream_tokens = 4;
+  static constexpr int64_t k_step = 128;
+  struct Step {
+    Block blocks[2];
+  };
+  template <int T>
+  using Sums = SumsOfLanes<T>;
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / Block::kElements) * sizeof(Block); }
+
+  template <int T>
+  TANDEM_INLINE static void add(const Step& step, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
+    const Block &a = step.blocks[0], &b = step.blocks[1];
+    const __m256 first = _mm256_castsi256_ps(load256(a.qs)), second = _mm256_castsi256_ps(load256(b.qs));
+    const __m256i both[2] = {_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88)),
+                             _mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xdd))};
+    __m256i sum[T];  // of int16 lanes: all four products fit
+    for (int t = 0; t < T; ++t) sum[t] = _mm256_setzero_si256();
+    unroll<4>([&](auto j) __attribute__((always_inline)) {
+      const __m256i four = j.value < 2 ? both[j.value] : _mm256_srli_epi16(both[j.value % 2], 4);
+      const __m256i w = MXFP4::of_nibbles(_mm256_and_si256(four, _mm256_set1_epi8(15)));
+      for (int t = 0; t < T; ++t) add_dot(sum[t], w, load256(x[t].columns + column + 32 * j.value));
+    });
+    const auto codes = [](const Block& block) __attribute__((always_inline)) {
+      return _mm_cvtsi32_si128(static_cast<int>(load_u32(block.d)));
+    };
+    const __m256 d = scales_of_e4m3(_mm_unpacklo_epi16(codes(a), codes(b)));
+    const __m256 offset = _mm256_mul_ps(d, _mm256_set1_ps(-MXFP4::centre));
+    for (int t = 0; t < T; ++t) {
+      const __m256i in_order = load256(x[t].sums + column / 16);
+      const __m256 of_lanes = _mm256_castsi256_ps(_mm256_permute4x64_epi64(in_order, 0xd8));
+      const __m256 of_blocks = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(x[t].scales + column / 32));
+      const __m256 scale = _mm256_permutevar_ps(of_blocks, _mm256_setr_epi32(0, 0, 2, 2, 1, 1, 3, 3));
+      const __m256 with_offsets = _mm256_fmadd_ps(offset, of_lanes, sums.acc[t]);
+      sums.acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(sum[t])), _mm256_mul_ps(d, scale), with_offsets);
+    }
   }
+
+  static constexpr int sub = 16, centre = 12, panel_from = 4;
   template <class Fn>
   TANDEM_INLINE static void each(const Block& block, const Fn& fn) {
-    const __m256 d = _mm256_castps128_ps256(scales(block.d));
+    const __m256 d = scales_of_e4m3(_mm_cvtsi32_si128(static_cast<int>(load_u32(block.d))));
     const __m128i fifteen = _mm_set1_epi8(15);
     const __m256i levels = _mm256_broadcastsi128_si256(load128(kvalues_mxfp4));
     for (int i = 0; i < 2; ++i) {
@@ -89,12 +105,50 @@ struct DotNVFP4 : DotWide<DotNVFP4, BlockNVFP4> {
   }
 };
 
-struct DotQ1_0 : DotWide<DotQ1_0, BlockQ1_0> {
+// The lanes of sums are the 32 columns of an activation's scale, of two blocks: a word of bits each. What is summed are the columns
+// whose bits are 1, twice, less all. 256 columns cost 21 operations of a token and 28 of the weights.
+struct DotQ1_0 {
+  using Block = BlockQ1_0;
+  static constexpr ActFormat format{32, 32, 0, false, ActOrder::blocks};
+  static constexpr int most_tokens = 4, stream_tokens = 4;
+  static constexpr int64_t k_step = 256;
+  struct Step {
+    Block blocks[2];
+  };
+  template <int T>
+  using Sums = SumsOfLanes<T>;
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / Block::kElements) * sizeof(Block); }
+
+  TANDEM_INLINE static __m256 scales(fp16_t d) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(d))); }
+
+  template <int T>
+  TANDEM_INLINE static void add(const Step& step, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
+    const Block &a = step.blocks[0], &b = step.blocks[1];
+    const __m256i words = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a.qs)), load128(b.qs), 1);
+    __m256i sum[T];
+    for (int t = 0; t < T; ++t) sum[t] = _mm256_setzero_si256();
+    unroll<8>([&](auto j) __attribute__((always_inline)) {
+      constexpr int byte = j.value / 2;
+      const __m256i of_four = _mm256_broadcastsi128_si256(_mm_setr_epi32(0x01010101 * byte, 0x01010101 * (4 + byte),  //
+                                                                         0x01010101 * (8 + byte), 0x01010101 * (12 + byte)));
+      const __m256i bit_of = _mm256_set1_epi32(j.value % 2 == 0 ? 0x08040201 : static_cast<int>(0x80402010));
+      const __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(words, of_four), bit_of);
+      const __m256i w = _mm256_min_epu8(bits, _mm256_set1_epi8(1));
+      for (int t = 0; t < T; ++t) add_dot(sum[t], w, load256(x[t].columns + column + 32 * j.value));
+    });
+    const __m256 d = _mm256_blend_ps(scales(a.d), scales(b.d), 0xf0), twice = _mm256_add_ps(d, d);
+    for (int t = 0; t < T; ++t) {
+      const __m256 less_all = _mm256_fnmadd_ps(d, _mm256_loadu_ps(x[t].sums + column / 32), sums.acc[t]);
+      const __m256 scale = _mm256_mul_ps(twice, _mm256_loadu_ps(x[t].scales + column / 32));
+      sums.acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(widened(sum[t])), scale, less_all);
+    }
+  }
+
   static constexpr int sub = 32, centre = 1, panel_from = 3;
   template <class Fn>
   TANDEM_INLINE static void each(const Block& block, const Fn& fn) {
     const __m256i bit_of = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
-    const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(block.d)));
+    const __m256 d = scales(block.d);
     for (int i = 0; i < 4; ++i) {
       const __m256i bits = _mm256_and_si256(each_eight_times(block.qs + 4 * i), bit_of);
       const __m256i clear = _mm256_cmpeq_epi8(bits, _mm256_setzero_si256());
