@@ -122,6 +122,11 @@ template <int N>
 struct alignas(32) Indices {
   uint16_t index[N];
 };
+// Else GCC takes each index or word from a vector, which is two operations, one of them a shuffle, where a load does.
+template <class Prepared>
+TANDEM_INLINE void keep_in_memory(Prepared& prepared) {
+  asm("" : "+m"(prepared));
+}
 
 struct IQ2_XXS : SignedGrid<BlockIQ2_XXS, 32> {
   using Prepared = Signs;
@@ -135,6 +140,7 @@ struct IQ2_XXS : SignedGrid<BlockIQ2_XXS, 32> {
   TANDEM_INLINE static Signs prepare(const Block& b) {
     Signs prepared;
     store256(prepared.signs, signs_of_words(words(b)));
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -156,6 +162,7 @@ struct IQ2_XS : SignedGrid<BlockIQ2_XS, 16> {
     store256(prepared.signs, with_even_signs(_mm256_permute4x64_epi64(seven, 0xd8)));
     store256(prepared.index, _mm256_and_si256(low, _mm256_set1_epi16(511)));
     store256(prepared.index + 16, _mm256_and_si256(high, _mm256_set1_epi16(511)));
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -182,6 +189,7 @@ struct IQ2_S : SignedGrid<BlockIQ2_S, 16> {
       const __m256i high = _mm256_and_si256(_mm256_mullo_epi16(each, to_bit_8), _mm256_set1_epi16(0x300));
       store256(prepared.index + 16 * h, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * h)), high));
     }
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -198,6 +206,7 @@ struct IQ3_XXS : SignedGrid<BlockIQ3_XXS, 32> {
   TANDEM_INLINE static Signs prepare(const Block& b) {
     Signs prepared;
     store256(prepared.signs, signs_of_words(load256(b.words)));
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -220,6 +229,7 @@ struct IQ3_S : SignedGrid<BlockIQ3_S, 32> {
       const __m256i high = _mm256_and_si256(_mm256_mullo_epi16(each, to_bit_8), _mm256_set1_epi16(0x100));
       store256(prepared.index + 16 * i, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * i)), high));
     }
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -268,6 +278,7 @@ struct IQ1_S : SignedGrid<BlockIQ1_S, 32> {
       const __m256i high = _mm256_and_si256(last, _mm256_set1_epi16(0x700));
       store256(prepared.index + 16 * h, _mm256_or_si256(_mm256_cvtepu8_epi16(load128(b.qs + 16 * h)), high));
     }
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
@@ -296,6 +307,7 @@ struct IQ1_M : SignedGrid<BlockIQ1_M, 16> {
                        _mm_unpacklo_epi64(eighths_of(_mm256_castsi256_si128(signs)),
                                           eighths_of(_mm256_extracti128_si256(signs, 1))));
     }
+    keep_in_memory(prepared);
     return prepared;
   }
   template <int I>
