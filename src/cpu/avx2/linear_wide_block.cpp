@@ -40,6 +40,20 @@ struct WidePanel : BytePanelOf<F::sub, F::centre, false> {
   }
 };
 
+// What linear_drive.h asks of dot products, of two blocks at a time.
+template <class BlockType>
+struct TwoBlocks {
+  using Block = BlockType;
+  static constexpr int most_tokens = 4, stream_tokens = 4;
+  static constexpr int64_t k_step = 2 * Block::kElements;
+  struct Step {
+    Block blocks[2];
+  };
+  template <int T>
+  using Sums = SumsOfLanes<T>;
+  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / Block::kElements) * sizeof(Block); }
+};
+
 // As e4m3_to_fp32_half(): a code's bits are those of a half whose exponent is 8 less, and the levels are doubled.
 TANDEM_INLINE __m256 scales_of_e4m3(__m128i codes) {
   const __m128i code = _mm_and_si128(_mm_cvtepu8_epi16(codes), _mm_set1_epi16(127));
@@ -49,17 +63,8 @@ TANDEM_INLINE __m256 scales_of_e4m3(__m128i codes) {
 
 // The lanes of sums are the 16 columns of a scale, of two blocks: eight bytes each, which two shuffles put beside each other. 128 columns
 // cost 15 operations of a token and 27 of the weights.
-struct DotNVFP4 {
-  using Block = BlockNVFP4;
+struct DotNVFP4 : TwoBlocks<BlockNVFP4> {
   static constexpr ActFormat format{32, 16, 0, false, ActOrder::halves};
-  static constexpr int most_tokens = 4, stream_tokens = 4;
-  static constexpr int64_t k_step = 128;
-  struct Step {
-    Block blocks[2];
-  };
-  template <int T>
-  using Sums = SumsOfLanes<T>;
-  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / Block::kElements) * sizeof(Block); }
 
   template <int T>
   TANDEM_INLINE static void add(const Step& step, const ActToken (&x)[T], int64_t column, Sums<T>& sums) {
@@ -107,17 +112,8 @@ struct DotNVFP4 {
 
 // The lanes of sums are the 32 columns of an activation's scale, of two blocks: a word of bits each. What is summed are the columns
 // whose bits are 1, twice, less all. 256 columns cost 21 operations of a token and 28 of the weights.
-struct DotQ1_0 {
-  using Block = BlockQ1_0;
+struct DotQ1_0 : TwoBlocks<BlockQ1_0> {
   static constexpr ActFormat format{32, 32, 0, false, ActOrder::blocks};
-  static constexpr int most_tokens = 4, stream_tokens = 4;
-  static constexpr int64_t k_step = 256;
-  struct Step {
-    Block blocks[2];
-  };
-  template <int T>
-  using Sums = SumsOfLanes<T>;
-  TANDEM_INLINE static size_t row_bytes(int64_t k) { return static_cast<size_t>(k / Block::kElements) * sizeof(Block); }
 
   TANDEM_INLINE static __m256 scales(fp16_t d) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(d))); }
 
