@@ -1,20 +1,16 @@
 // Products with block-quantized weights: the order of unpacking and multiplying (layouts: linear_layout.h), for the
-// formats of linear_unpack.h and those of vbmi/.
+// formats of linear_format.h and those of vbmi/.
 //
 // Floors. Decode: weight bytes / memory bandwidth. Prefill: n * m * k multiply-adds at 128 a cycle (64 lanes,
 // two ports), times what scales add (linear_tile.h).
 #pragma once
 
 #include <cstring>
-#include <type_traits>
 
+#include "cpu/avx512/linear_format.h"
 #include "cpu/avx512/linear_layout.h"
-#include "cpu/avx512/linear_rows.h"
 #include "cpu/avx512/linear_simd.h"
-#include "cpu/avx512/linear_sink.h"
 #include "cpu/avx512/linear_store.h"
-#include "cpu/avx512/linear_strip.h"
-#include "cpu/avx512/linear_tile.h"
 #include "gguf/blocks.h"
 
 namespace tandem::cpu {
@@ -26,119 +22,6 @@ constexpr int64_t kStripsAtOnce = 4;
 // Columns unpacked at a time, of all rows of a strip, before the next.
 constexpr int64_t kChunkColumns = 256;
 constexpr size_t kMaxChunkRowBytes = kChunkColumns / 32 * sizeof(BlockQ8_0);  // Q8_0 is the widest
-
-// A chunk of a strip: n_units of 16 rows, and where to prefetch as many bytes meanwhile, or half of them, or none.
-struct Chunk {
-  StripRows rows;
-  int64_t n_units;
-  const std::byte* ahead;
-  size_t ahead_halves = 2;
-};
-
-// A dtype, as the driver needs it.
-struct Format {
-  Shape shape;
-  int64_t block_units;  // of a block of the file
-  size_t block_bytes;
-  void (*unpack)(const Chunk& chunk, __m512i* panel);
-  const TileKernel* tile_kernels;                         // by tokens
-  void (*dot)(const Chunk& chunk, const TileArgs& args);  // unpack and multiply with one token
-  const RowKernel* row_kernels;                           // by tokens up to kMaxRowTokens; null: none
-  int64_t narrow_tokens;                                  // most tokens of row_kernels if narrow_avx512()
-  int64_t one_stream_tokens;                              // the same elsewhere, unless reads_in_streams()
-  Order row_order;                                        // of their activations
-
-  // Whether half of the next weights are fetched while these are unpacked and half while they are multiplied. Of types of more
-  // than five bits a core could not have all lines in flight during unpacking: eight tokens read Q6_K at 10.3 instead of 7.5 GB/s
-  // on a core of a Zen 4, Q8_0 at 15.6 instead of 12.9. Other CPUs have not been measured.
-  bool spreads_fetches() const { return static_cast<int64_t>(block_bytes) * 8 > 5 * shape.unit * block_units; }
-  // Of a row, whole blocks of it.
-  size_t bytes(int64_t units) const { return static_cast<size_t>(units / block_units) * block_bytes; }
-  bool by_rows(int64_t n) const {
-    const int64_t most = narrow_avx512() ? narrow_tokens : reads_in_streams() ? kMaxRowTokens : one_stream_tokens;
-    return row_kernels != nullptr && n <= most && row_kernels[n] != nullptr;
-  }
-};
-
-template <class Unpack>
-constexpr size_t bytes_of_pause = kStrip* Unpack::block_bytes / Unpack::pauses;
-
-template <class Unpack>
-void unpack_chunk(const Chunk& chunk, __m512i* panel) {
-  size_t at = 0;
-  int64_t u = 0;
-  SomeAhead ahead{chunk.ahead, bytes_of_pause<Unpack> / 2 * chunk.ahead_halves};
-  PanelSink<Unpack::shape, decltype(ahead)> sink{panel, ahead};
-  if constexpr (requires { Unpack::group; }) {
-    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
-      Unpack::unpack_group(chunk.rows, at, sink);
-      at += Unpack::group * Unpack::block_bytes;
-      sink.panel += Unpack::group * Unpack::shape.unit_vectors();
-    }
-  }
-  for (; u < chunk.n_units; u += block_units<Unpack>) {
-    Unpack::unpack(chunk.rows, at, sink);
-    at += Unpack::block_bytes;
-    sink.panel += block_units<Unpack> * Unpack::shape.unit_vectors();
-  }
-}
-
-// The same tile, from unit on.
-TANDEM_INLINE TileArgs from_unit(const TileArgs& whole, const Shape& shape, int64_t unit, int64_t T) {
-  TileArgs args = whole;
-  args.q += unit * (shape.unit / 4) * T;
-  args.scale += unit * T;
-  args.start += unit * shape.subs() * T;
-  args.min_scale += unit * T;
-  args.sums += unit * (shape.mins / 2) * T;
-  return args;
-}
-
-template <class Unpack>
-void dot_chunk(const Chunk& chunk, const TileArgs& whole) {
-  constexpr Shape S = Unpack::shape;
-  size_t at = 0;
-  int64_t u = 0;
-  Ahead<bytes_of_pause<Unpack>> ahead{chunk.ahead};
-  __m512 sum = _mm512_load_ps(whole.acc);
-  if constexpr (requires { Unpack::group; }) {
-    for (; u + Unpack::group <= chunk.n_units; u += Unpack::group) {
-      const TileArgs args = from_unit(whole, S, u, 1);
-      DotSink<S, decltype(ahead)> sink(args, ahead, sum);
-      Unpack::unpack_group(chunk.rows, at, sink);
-      at += Unpack::group * Unpack::block_bytes;
-    }
-  }
-  for (; u < chunk.n_units; u += block_units<Unpack>) {
-    const TileArgs args = from_unit(whole, S, u, 1);
-    DotSink<S, decltype(ahead)> sink(args, ahead, sum);
-    Unpack::unpack(chunk.rows, at, sink);
-    sink.finish();
-    at += Unpack::block_bytes;
-  }
-  _mm512_store_ps(whole.acc, sum);
-}
-
-template <class Unpack, class Row = void>
-constexpr Format format_of() {
-  Format format{Unpack::shape,
-                block_units<Unpack>,
-                Unpack::block_bytes,
-                unpack_chunk<Unpack>,
-                TileKernels<Unpack::shape>::by_tokens.data(),
-                dot_chunk<Unpack>,
-                nullptr,
-                0,
-                0,
-                Order::columns};
-  if constexpr (!std::is_void_v<Row>) {
-    format.row_kernels = RowKernels<Row>::by_tokens.data();
-    format.narrow_tokens = Row::narrow_tokens;
-    format.one_stream_tokens = one_stream_tokens<Row>;
-    format.row_order = Row::order;
-  }
-  return format;
-}
 
 // Parts of a worker's scratch.
 struct Scratch {

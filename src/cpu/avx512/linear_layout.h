@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/avx512/linear_simd.h"
 #include "cpu/linear_kernels.h"
 
 namespace tandem::cpu {
@@ -29,6 +30,19 @@ inline constexpr int64_t kMaxTile = 12;
 #else
 inline constexpr int64_t kMaxTile = 8;
 #endif
+
+// 16 rows of a weight, or of a copy of its last ones.
+struct StripRows {
+  const std::byte* base;
+  size_t stride;
+
+  // The 4 bytes at `at` of every row.
+  TANDEM_INLINE __m512i words(size_t at) const {
+    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_i32gather_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride))),
+                                  base + at, 1);
+  }
+};
 
 // A quantized dtype, as the product kernels need it.
 struct Shape {

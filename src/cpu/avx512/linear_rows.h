@@ -21,6 +21,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/avx512/linear_format.h"
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
 #include "cpu/avx512/linear_store.h"
@@ -59,16 +60,38 @@ struct FirstUnits {
   }
 };
 
+// Functions of their own, as are the kernels of streams: as one, five tokens and more take a compiler six times as long.
+//
+// What a row has behind its last whole step, of R streams, whose weights are at w.
+template <class F, int T, int R>
+[[gnu::noinline]] void add_rest(const LinearCall& call, const typename F::Columns* x, const std::byte* const (&w)[R], __m512* sums) {
+  constexpr size_t step_bytes = kRowColumns / F::unit * F::block_bytes;
+  const int n_units = static_cast<int>(call.k % kRowColumns) / F::unit;
+  const size_t n_bytes = static_cast<size_t>(n_units) * F::block_bytes;
+  const std::byte* const weights_end = call.w + static_cast<size_t>(call.m * (call.k / F::unit)) * F::block_bytes;
+#pragma GCC unroll 1
+  for (int s = 0; s < R; ++s) {
+    // What is read behind the row is the next one's; behind the last one nothing may be read.
+    alignas(64) std::byte copy[step_bytes];
+    const std::byte* from = w[s];
+    if (from + step_bytes > weights_end) {
+      std::memcpy(copy, from, n_bytes);
+      std::memset(copy + n_bytes, 0, step_bytes - n_bytes);
+      from = copy;
+    }
+    F::template add<T>(from, x, FirstUnits{n_units}, sums + T * s);
+  }
+}
+
 // R streams of weights at a time, each of some rows one after the other: the first R-th of the call's rows, the second, and so on.
 template <class F, int T, int R>
-TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, size_t item_bytes, size_t ahead_l1, size_t ahead_l2) {
+[[gnu::noinline]] void dot_streams(const LinearCall& call, int64_t row0, int64_t rows_of_stream, size_t item_bytes, size_t ahead_l1, size_t ahead_l2) {
   constexpr size_t step_bytes = kRowColumns / F::unit * F::block_bytes;
   const size_t stride = static_cast<size_t>(call.k / F::unit) * F::block_bytes;
   const int64_t n_steps = call.k / kRowColumns;
   const size_t rest_bytes = stride - static_cast<size_t>(n_steps) * step_bytes;
   const size_t stream_bytes = static_cast<size_t>(rows_of_stream) * stride;
   AheadOfStreams into_l2(stream_bytes, item_bytes, ahead_l2), into_l1(stream_bytes, item_bytes, ahead_l1);
-  const std::byte* const weights_end = call.w + static_cast<size_t>(call.m) * stride;
   const std::byte* w[R];
   unroll<R>([&](auto s) __attribute__((always_inline)) {
     w[s.value] = call.w + static_cast<size_t>(row0 + s.value * rows_of_stream) * stride;
@@ -96,19 +119,13 @@ TANDEM_INLINE void dot_streams(const LinearCall& call, int64_t row0, int64_t row
       }
     }
     if (rest_bytes > 0) {
-      const int n_units = static_cast<int>(call.k % kRowColumns) / F::unit;
-      unroll<R>([&](auto s) __attribute__((always_inline)) {
-        // What is read behind the row is the next one's; behind the last one nothing may be read.
-        alignas(64) std::byte copy[step_bytes];
-        const std::byte* from = w[s.value];
-        if (from + step_bytes > weights_end) {
-          std::memcpy(copy, from, rest_bytes);
-          std::memset(copy + rest_bytes, 0, step_bytes - rest_bytes);
-          from = copy;
-        }
-        F::template add<T>(from, x, FirstUnits{n_units}, sums + T * s.value);
-        w[s.value] += rest_bytes;
-      });
+      // Copies, so that the others can stay in registers.
+      __m512 with_rest[kVectors];
+      const std::byte* from[R];
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) { with_rest[v.value] = sums[v.value]; });
+      unroll<R>([&](auto s) __attribute__((always_inline)) { from[s.value] = std::exchange(w[s.value], w[s.value] + rest_bytes); });
+      add_rest<F, T, R>(call, x, from, with_rest);
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) { sums[v.value] = with_rest[v.value]; });
     }
     unroll<kVectors / 4>([&](auto four) __attribute__((always_inline)) {
       constexpr int first = 4 * decltype(four)::value;
@@ -154,8 +171,6 @@ inline constexpr int64_t one_stream_tokens = []() -> int64_t {
   if constexpr (requires { F::one_stream_tokens; }) return F::one_stream_tokens;
   return F::max_tokens;
 }();
-
-using RowKernel = void (*)(const LinearCall&, int64_t row0, int64_t row1);
 
 // By the number of tokens; null beyond F::max_tokens.
 template <class F>

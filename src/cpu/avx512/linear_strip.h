@@ -16,19 +16,6 @@ inline constexpr int64_t block_units = []() -> int64_t {
   return 1;
 }();
 
-// 16 rows of a weight, or of a copy of its last ones.
-struct StripRows {
-  const std::byte* base;
-  size_t stride;
-
-  // The 4 bytes at `at` of every row.
-  TANDEM_INLINE __m512i words(size_t at) const {
-    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_i32gather_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride))),
-                                  base + at, 1);
-  }
-};
-
 // The 4 bytes at `at`, `at` + 4, + 8, + 12 of every row.
 struct Words4 {
   __m512i w[4];

@@ -11,27 +11,13 @@
 #include <array>
 #include <utility>
 
+#include "cpu/avx512/linear_format.h"
 #include "cpu/avx512/linear_layout.h"
 #include "cpu/avx512/linear_simd.h"
 
 namespace tandem::cpu {
 namespace TANDEM_ISA {
 namespace {
-
-// A tile (linear_layout.h) from some unit on, with what its sums become for one dtype.
-struct TileArgs {
-  const __m512i* panel;
-  const uint32_t* q;       // [k / 4][T]
-  const float* scale;      // [k / unit][T]
-  const int32_t* start;    // [k / sub][T] -offset * sum: where the integer sums start from
-  const float* min_scale;  // [k / 32][T] scale * sum; mins == 1
-  const uint32_t* sums;    // [k / 32 or k / 64][T] pairs of 16-bit sums; mins > 1
-  int64_t n_units;
-  float* acc;  // [T][16] added to
-  // ahead_bytes more from `ahead` on are prefetched with each sub-block.
-  const std::byte* ahead = nullptr;
-  size_t ahead_bytes = 0;
-};
 
 TANDEM_INLINE __m512i broadcast(const uint32_t* p) {
   return _mm512_set1_epi32(static_cast<int>(*p));
@@ -142,8 +128,6 @@ void tile_super(const TileArgs& args) {
     scale += T;
   }
 }
-
-using TileKernel = void (*)(const TileArgs&);
 
 template <Shape S, int T>
 constexpr TileKernel tile_kernel() {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cpu/avx512/linear_drive.h"
 #include "cpu/avx512/linear_encode.h"
+#include "cpu/avx512/linear_make_format.h"
 #include "cpu/vbmi/linear_unpack.h"
 
 namespace tandem::cpu {
