@@ -13,6 +13,7 @@
 #include "base/sanitized.h"
 #include "support/gguf_bytes.h"
 #include "support/hf_folder.h"
+#include "support/hf_quantized.h"
 #include "tools/convert/convert.h"
 
 namespace tandem {
@@ -313,6 +314,71 @@ TEST_F(BadFolder, BlocksOfFp8) {
                   },
                   "minimax_m2_fp8"),
               AllOf(HasSubstr("model.norm.weight"), HasSubstr("F8_E4M3")));
+}
+
+// Matrices in NVFP4 and FP8 with other scales.
+TEST_F(BadFolder, ScalesOfQuantizationTools) {
+  const auto spoiled = [&](test::HfQuantization quantization, const std::function<void(HfFolder&)>& spoil) {
+    HfFolder quantized, floats;
+    quantize_matrices(test::family_folder(test::load_family("mixtral")), quantization, 1, quantized, floats);
+    spoil(quantized);
+    return refusal(quantized);
+  };
+  const auto floats = [](std::vector<int64_t> shape, float x) {
+    return HfTensor{"F32", std::move(shape), std::string(reinterpret_cast<const char*>(&x), sizeof x)};
+  };
+  constexpr auto kDivided = test::HfQuantization::nvfp4_divided, kMultiplied = test::HfQuantization::nvfp4_multiplied;
+  const std::string q = kQ, expert = "model.layers.0.block_sparse_moe.experts.2.w1.weight";
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors.erase(q + "_scale_2"); }),
+              AllOf(HasSubstr(q + "_scale_2"), HasSubstr("is missing")));
+  EXPECT_THAT(spoiled(kDivided, [&](HfFolder& f) { f.tensors.erase(q + "_scale"); }),
+              AllOf(HasSubstr(q + "_packed"), HasSubstr("found dtype U8")));
+  EXPECT_THAT(spoiled(kDivided, [&](HfFolder& f) { f.tensors.erase(q + "_packed"); }), HasSubstr(q));
+  for (const float x : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e-40f}) {
+    EXPECT_THAT(spoiled(kDivided, [&](HfFolder& f) { f.tensors[q + "_global_scale"] = floats({1}, x); }),
+                AllOf(HasSubstr(q + "_global_scale"), HasSubstr("needed a factor")));
+    EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors[q + "_scale_2"] = floats({}, x); }),
+                AllOf(HasSubstr(q + "_scale_2"), HasSubstr("needed a factor")));
+  }
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors[q + "_scale_2"].shape = {2}; f.tensors[q + "_scale_2"].bytes += "abcd"; }),
+              AllOf(HasSubstr(q + "_scale_2"), HasSubstr("needed [1]")));
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors[q + "_scale_2"].dtype = "I32"; }),
+              AllOf(HasSubstr(q + "_scale_2"), HasSubstr("needed F32")));
+  for (const char code : {'\x7f', '\x80', '\xff'}) {
+    EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors[q + "_scale"].bytes[5] = code; }),
+                AllOf(HasSubstr(q + "_scale"), HasSubstr("needed a finite one")));
+  }
+  // Down has 96 columns, which blocks of 64 do not divide: it becomes floats.
+  const std::string down = "model.layers.0.block_sparse_moe.experts.2.w2.weight";
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { f.tensors[down + "_scale"].bytes[5] = '\x7f'; }), HasSubstr("NaN"));
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { std::swap(f.tensors[q + "_scale"].shape[0], f.tensors[q + "_scale"].shape[1]); }),
+              AllOf(HasSubstr(q + "_scale"), HasSubstr("found shape")));
+  EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { std::swap(f.tensors[q].shape[0], f.tensors[q].shape[1]); }),
+              AllOf(HasSubstr(q), HasSubstr("found shape")));
+  // Experts of one matrix that are stored in several ways.
+  const HfTensor plain{"BF16", {96, 64}, std::string(96 * 64 * 2, '\x3f')};
+  for (const auto quantization : {kDivided, kMultiplied}) {
+    for (const char* which : {"0", "2"}) {
+      const std::string name = std::string(expert).replace(expert.find("experts.2") + 8, 1, which);
+      EXPECT_THAT(spoiled(quantization,
+                          [&](HfFolder& f) {
+                            for (const char* suffix : {"_packed", "_scale", "_scale_2", "_global_scale"}) f.tensors.erase(name + suffix);
+                            f.tensors[name] = plain;
+                          }),
+                  AllOf(HasSubstr("block_sparse_moe.experts."), HasSubstr("found dtype")));
+    }
+  }
+  constexpr auto kRows = test::HfQuantization::fp8_rows;
+  EXPECT_THAT(spoiled(kRows,
+                      [&](HfFolder& f) {
+                        f.tensors[expert + "_scale"] = {"BF16", {}, "ab"};
+                      }),
+              AllOf(HasSubstr(expert + "_scale"), HasSubstr("as for the experts before")));
+  EXPECT_THAT(spoiled(kRows, [&](HfFolder& f) { f.tensors[q + "_scale"].shape = {32, 2}; }),
+              AllOf(HasSubstr(q + "_scale"), HasSubstr("found shape [32, 2]")));
+  EXPECT_THAT(spoiled(kRows, [&](HfFolder& f) { f.tensors[q + "_scale"].dtype = "I16"; }),
+              AllOf(HasSubstr(q + "_scale"), HasSubstr("I16")));
+  EXPECT_THAT(spoiled(kRows, [&](HfFolder& f) { f.tensors.erase(q + "_scale"); }), HasSubstr(q + "_scale_inv"));
 }
 
 TEST_F(BadFolder, HolesAndOverlaps) {

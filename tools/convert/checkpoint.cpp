@@ -91,4 +91,9 @@ const SourceTensor* Checkpoint::find(std::string_view name) const {
   return it == tensors_.end() ? nullptr : it->second;
 }
 
+const SourceTensor* Checkpoint::find_stored(const std::string& name) const {
+  const SourceTensor* found = find(name);
+  return found ? found : find(name + "_packed");
+}
+
 }  // namespace tandem::tools

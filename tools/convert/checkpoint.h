@@ -22,6 +22,8 @@ class Checkpoint {
   // By name, without the prefix of a text model inside a larger one ("language_model.").
   const std::map<std::string, const SourceTensor*, std::less<>>& tensors() const { return tensors_; }
   const SourceTensor* find(std::string_view name) const;  // nullptr when absent
+  // The same of a tensor that may also be stored as NAME_packed, two elements in a byte.
+  const SourceTensor* find_stored(const std::string& name) const;
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
 
  private:

@@ -23,6 +23,7 @@ namespace {
 FileType file_type_of(OutType type, const std::vector<TensorMapping>& tensors) {
   for (const TensorMapping& mapping : tensors) {
     if (mapping.dtype == DType::MXFP4) return FileType::MXFP4;
+    if (mapping.dtype == DType::NVFP4) return FileType::NVFP4;
   }
   switch (type) {
     case OutType::F32: return FileType::F32;
@@ -62,8 +63,8 @@ std::string folder_name(const std::string& folder) {
 // The layers after the last that predict tokens further ahead. config.json may count more than the checkpoint has.
 int64_t count_mtp_layers(const Checkpoint& checkpoint, const ModelConfig& config) {
   int64_t n = 0;
-  while (checkpoint.find(format("model.layers.{}.eh_proj.weight", config.n_layer + n))) ++n;
-  return checkpoint.find("mtp.fc.weight") && config.mtp_apart ? 1 : n;
+  while (checkpoint.find_stored(format("model.layers.{}.eh_proj.weight", config.n_layer + n))) ++n;
+  return checkpoint.find_stored("mtp.fc.weight") && config.mtp_apart ? 1 : n;
 }
 
 Conversion make_conversion(const std::string& folder, const ConvertOptions& options) {

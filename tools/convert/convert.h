@@ -14,7 +14,7 @@
 
 #include "gguf/metadata.h"
 #include "tools/convert/checkpoint.h"
-#include "tools/convert/tensor_mapping.h"
+#include "tools/convert/out_type.h"
 
 namespace tandem::tools {
 

@@ -52,6 +52,18 @@ void to_floats(SourceDType dtype, const std::byte* raw, int64_t stride, int64_t 
   }
 }
 
+// Element i of packed halves of bytes: the first of two is the low one.
+std::byte nibble(const std::byte* raw, int64_t i) {
+  return (raw[i / 2] >> (i % 2 * 4)) & std::byte{15};
+}
+
+// The same of NVFP4, of a matrix at `raw` from element `first` on.
+void fp4_to_floats(const std::byte* raw, int64_t first, int64_t stride, int64_t n, float* out) {
+  for (int64_t i = 0, at = first; i < n; ++i, at += stride) {
+    out[i] = 0.5f * static_cast<float>(fp4_doubled(std::to_integer<uint32_t>(nibble(raw, at))));
+  }
+}
+
 // A vector whose rows change places counts as rows of one element.
 int64_t width_of(const TensorMapping& mapping) {
   const bool moves = mapping.pair_head_dim > 0 || !mapping.row_order.empty();
@@ -70,6 +82,9 @@ class RowReader {
     in_order_ = mapping.col_stride == 1 && mapping.row_stride == width_ && mapping.pair_head_dim == 0 &&
                 mapping.row_order.empty();
     for (const SourceTensor* scales : mapping.block_scales) scales_.push_back(read_scales(scales));
+    for (size_t i = 0; i < mapping.factors.size(); ++i) {
+      for (float& scale : scales_[i]) scale *= mapping.factors[i];
+    }
   }
 
   bool gathers() const { return mapping_.col_stride != 1; }
@@ -77,9 +92,9 @@ class RowReader {
   // Reads a whole matrix, for tensors whose columns are gathered.
   void read_matrix(int64_t matrix, std::vector<std::byte>& out) const {
     const auto [tensor, start] = place(matrix);
-    const int64_t n = mapping_.matrix_stride > 0 ? mapping_.matrix_stride : tensor->n_elements();
-    out.resize(n * size_);
-    tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_), out);
+    const int64_t n = mapping_.matrix_stride > 0 ? mapping_.matrix_stride : tensor->n_elements() * per_byte();
+    out.resize(n * size_ / per_byte());
+    tensor->file->read(tensor->offset + static_cast<uint64_t>(start * size_ / per_byte()), out);
   }
 
   // Reads rows [row, row + n) of a matrix; `gathered` is the whole matrix if columns are gathered.
@@ -89,7 +104,11 @@ class RowReader {
     if (gathers()) {
       for (int64_t r = row; r < row + n; ++r, out += width_) {
         const int64_t at = mapping_.source_row(r) * mapping_.row_stride + mapping_.first;
-        to_floats(type_of(matrix), gathered.data() + at * size_, mapping_.col_stride, width_, out);
+        if (mapping_.of_nvfp4()) {
+          fp4_to_floats(gathered.data(), at, mapping_.col_stride, width_, out);
+        } else {
+          to_floats(type_of(matrix), gathered.data() + at * size_, mapping_.col_stride, width_, out);
+        }
       }
     } else if (in_order_) {
       read_run(matrix, row * mapping_.row_stride, n * width_, raw, out);
@@ -113,7 +132,8 @@ class RowReader {
     }
   }
 
-  // The scales of an FP8 matrix are small: one for each 128 x 128 weights.
+  // Of an FP8 matrix they are few: one for each 128 x 128 weights. Of NVFP4 they are four bytes for eight, but most matrices of it are
+  // repacked.
   static std::vector<float> read_scales(const SourceTensor* tensor) {
     if (tensor == nullptr) return {};
     std::vector<std::byte> raw(tensor->n_bytes);
@@ -129,7 +149,7 @@ class RowReader {
 
   void scale_row(int64_t matrix, int64_t source_row, float* row) const {
     const auto [tensor, start] = place(matrix);
-    const int64_t n_cols = tensor->shape.back(), n_across = ceil_div(n_cols, mapping_.block_cols);
+    const int64_t n_cols = tensor->shape.back() * per_byte(), n_across = ceil_div(n_cols, mapping_.block_cols);
     const std::vector<float>& scales = scales_of(matrix);
     int64_t at = start + source_row * mapping_.row_stride + mapping_.first;
     for (int64_t i = 0; i < width_; ++i, at += mapping_.col_stride) {
@@ -147,10 +167,14 @@ class RowReader {
   void read_run(int64_t matrix, int64_t at, int64_t n, std::vector<std::byte>& raw, float* out) const {
     const auto [tensor, start] = place(matrix);
     const auto size = static_cast<int64_t>(source_dtype_bytes(tensor->dtype));
-    raw.resize(n * size);
-    tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + mapping_.first) * size), raw);
+    raw.resize(n * size / per_byte());
+    tensor->file->read(tensor->offset + static_cast<uint64_t>((start + at + mapping_.first) * size / per_byte()), raw);
+    if (mapping_.of_nvfp4()) return fp4_to_floats(raw.data(), 0, 1, n, out);
     to_floats(tensor->dtype, raw.data(), 1, n, out);
   }
+
+  // Elements of a byte.
+  int64_t per_byte() const { return mapping_.of_nvfp4() ? 2 : 1; }
 
   const TensorMapping& mapping_;
   int64_t width_;
@@ -190,6 +214,7 @@ TensorConverter::TensorConverter(ThreadPool& pool)
 void TensorConverter::convert(const TensorMapping& mapping, const Sink& sink) {
   if (mapping.sources.empty()) return convert_values(mapping, sink);
   if (mapping.scales) return repack_mxfp4(mapping, sink);
+  if (mapping.dtype == DType::NVFP4) return repack_nvfp4(mapping, sink);
   convert_floats(mapping, sink);
 }
 
@@ -227,40 +252,73 @@ void TensorConverter::convert_floats(const TensorMapping& mapping, const Sink& s
   if (defects.any()) refuse(mapping, defects);
 }
 
+template <class Fn>
+void TensorConverter::repack_rows(const TensorMapping& mapping, const Sink& sink, Fn row) {
+  const size_t out_bytes = row_bytes(mapping.dtype, mapping.n_cols());
+  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / mapping.n_cols());
+  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / mapping.n_cols());
+  for (int64_t first = 0; first < mapping.n_rows(); first += batch_rows) {
+    check_interrupt();
+    const int64_t n = std::min(batch_rows, mapping.n_rows() - first);
+    out_.resize(static_cast<size_t>(n) * out_bytes);
+    run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
+      for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r)
+        row(first + r, buffers_[worker], out_.data() + static_cast<size_t>(r) * out_bytes);
+    });
+    sink(out_);
+  }
+}
+
 // The same numbers in another order. The checkpoint packs neighbours into a byte and keeps the scales apart;
 // GGUF packs elements i and i + 16 into a byte, after the block's scale.
 void TensorConverter::repack_mxfp4(const TensorMapping& mapping, const Sink& sink) {
   constexpr int64_t kHalf = 16;
   const int64_t blocks = mapping.n_cols() / 32, matrix_rows = mapping.dims[1];
-  const size_t out_bytes = row_bytes(DType::MXFP4, mapping.n_cols());
-  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / mapping.n_cols());
-  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / mapping.n_cols());
-  for (int64_t row = 0; row < mapping.n_rows(); row += batch_rows) {
-    check_interrupt();
-    const int64_t n = std::min(batch_rows, mapping.n_rows() - row);
-    out_.resize(static_cast<size_t>(n) * out_bytes);
-    run_items(pool_, ceil_div(n, item_rows), [&](int64_t item, size_t worker) {
-      Buffers& b = buffers_[worker];
-      b.raw.resize(blocks * (kHalf + 1));
-      const std::span<std::byte> nibbles = std::span(b.raw).first(blocks * kHalf);
-      const std::span<std::byte> scales = std::span(b.raw).last(blocks);
-      for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
-        const int64_t matrix = (row + r) / matrix_rows, within = (row + r) % matrix_rows;
-        const auto at = static_cast<uint64_t>(matrix * mapping.matrix_stride + within * mapping.row_stride +
-                                              mapping.first);
-        mapping.sources[0]->file->read(mapping.sources[0]->offset + at * kHalf, nibbles);
-        mapping.scales->file->read(mapping.scales->offset + at, scales);
-        std::byte* out = out_.data() + static_cast<size_t>(r) * out_bytes;
-        for (int64_t block = 0; block < blocks; ++block, out += kHalf + 1) {
-          const std::byte* in = nibbles.data() + block * kHalf;
-          const auto nibble = [in](int64_t i) { return (in[i / 2] >> (i % 2 * 4)) & std::byte{15}; };
-          out[0] = scales[block];
-          for (int64_t i = 0; i < kHalf; ++i) out[1 + i] = nibble(i) | nibble(i + kHalf) << 4;
-        }
+  repack_rows(mapping, sink, [&](int64_t row, Buffers& b, std::byte* out) {
+    b.raw.resize(blocks * (kHalf + 1));
+    const std::span<std::byte> nibbles = std::span(b.raw).first(blocks * kHalf);
+    const std::span<std::byte> scales = std::span(b.raw).last(blocks);
+    const auto at = static_cast<uint64_t>(row / matrix_rows * mapping.matrix_stride +
+                                          row % matrix_rows * mapping.row_stride + mapping.first);
+    mapping.sources[0]->file->read(mapping.sources[0]->offset + at * kHalf, nibbles);
+    mapping.scales->file->read(mapping.scales->offset + at, scales);
+    for (int64_t block = 0; block < blocks; ++block, out += kHalf + 1) {
+      const std::byte* in = nibbles.data() + block * kHalf;
+      out[0] = scales[block];
+      for (int64_t i = 0; i < kHalf; ++i) out[1 + i] = nibble(in, i) | nibble(in, i + kHalf) << 4;
+    }
+  });
+}
+
+// Likewise: GGUF packs elements i and i + 8 of 16, after the scales of 64.
+void TensorConverter::repack_nvfp4(const TensorMapping& mapping, const Sink& sink) {
+  constexpr int64_t kHalf = 8, kSub = 2 * kHalf, kSubs = sizeof(BlockNVFP4::d);
+  const int64_t subs = mapping.n_cols() / kSub;
+  repack_rows(mapping, sink, [&](int64_t row, Buffers& b, std::byte* out) {
+    b.raw.resize(subs * (kHalf + 1));
+    const std::span<std::byte> nibbles = std::span(b.raw).first(subs * kHalf);
+    const std::span<std::byte> scales = std::span(b.raw).last(subs);
+    const auto matrix = static_cast<size_t>(row / mapping.matrix_rows);
+    const SourceTensor &codes_of = *mapping.sources[matrix], &scales_of = *mapping.block_scales[matrix];
+    const auto at = static_cast<uint64_t>(
+        (mapping.source_row(row % mapping.matrix_rows) * mapping.row_stride + mapping.first) / kSub);
+    codes_of.file->read(codes_of.offset + at * kHalf, nibbles);
+    scales_of.file->read(scales_of.offset + at, scales);
+    for (int64_t s = 0; s < subs; ++s) {
+      if (std::to_integer<int>(scales[s]) >= 0x7f) {
+        throw_error(ErrorCode::bad_file, "{}: tensor {}: found scale {} of 16 weights of {}, needed a finite one, not negative",
+                    scales_of.file->path(), printable(scales_of.name),
+                    fp8_e4m3_to_fp32(std::to_integer<uint8_t>(scales[s])), mapping.name);
       }
-    });
-    sink(out_);
-  }
+    }
+    for (int64_t s = 0; s < subs; s += kSubs) {
+      out = std::copy_n(scales.data() + s, kSubs, out);
+      for (int64_t sub = s; sub < s + kSubs; ++sub) {
+        const std::byte* in = nibbles.data() + sub * kHalf;
+        for (int64_t i = 0; i < kHalf; ++i) *out++ = nibble(in, i) | nibble(in, i + kHalf) << 4;
+      }
+    }
+  });
 }
 
 }  // namespace tandem::tools

@@ -31,6 +31,10 @@ class TensorConverter {
   void convert_values(const TensorMapping& mapping, const Sink& sink);
   void convert_floats(const TensorMapping& mapping, const Sink& sink);
   void repack_mxfp4(const TensorMapping& mapping, const Sink& sink);
+  void repack_nvfp4(const TensorMapping& mapping, const Sink& sink);
+  // Runs row(r, buffers, out) for each row r of the file, and passes what they wrote to the sink.
+  template <class Fn>
+  void repack_rows(const TensorMapping& mapping, const Sink& sink, Fn row);
 
   ThreadPool& pool_;
   std::vector<Buffers> buffers_;

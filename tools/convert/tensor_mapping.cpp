@@ -1,17 +1,21 @@
 #include "tools/convert/tensor_mapping.h"
 
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "tools/convert/out_type.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr int64_t kMxfp4Block = 32;
+constexpr int64_t kMxfp4Block = 32, kNvfp4Block = 16;
 
 std::string replaced(std::string text, std::string_view what, const std::string& with) {
   const size_t at = text.find(what);
@@ -48,6 +52,10 @@ bool is_of_shared_cache(std::string_view name, const ModelConfig& config) {
 bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (config.drops_mtp && name.starts_with(kLayers) && layer_of(name) >= config.n_layer) return true;
   if (config.mixed.n_shared > 0 && name.starts_with(kLayers) && is_of_shared_cache(name, config)) return true;
+  // Of quantized checkpoints: of activations and caches, which are quantized in another way here, if at all.
+  for (const char* scale : {".input_scale", ".input_global_scale", ".q_scale", ".k_scale", ".v_scale"}) {
+    if (name.ends_with(scale)) return true;
+  }
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
   if (name.starts_with("mtp.") && is_recurrent && config.n_mtp_layers == 0) return true;
@@ -98,13 +106,14 @@ class TensorMapper {
     const std::string source = source_name(rule, layer);
     const bool tied_output = source == "lm_head.weight" && (config_.tied || !config_.has_tied_key);
     if (source == "lm_head.weight" && config_.tied) return;
-    const bool found = checkpoint_.find(first_name(rule, source)) != nullptr;
+    const bool found = checkpoint_.find_stored(first_name(rule, source)) != nullptr;
     if (!found || mapped_.contains(target)) {
       if (rule.required && !tied_output) needed_.emplace(target, source);
       return;
     }
     mapped_.insert(target);
     plans_.push_back(make_plan(rule, target, source));
+    if (stays_nvfp4(plans_.back())) keep_nvfp4();
   }
 
   // Of Qwen's models, MTP layers have numbers of their own.
@@ -189,6 +198,17 @@ class TensorMapper {
 
   std::string folder_name() const { return checkpoint_.files().front()->path(); }
 
+  // Of the last tensor.
+  void keep_nvfp4() {
+    TensorMapping& weights = plans_.back();
+    weights.dtype = DType::NVFP4;
+    TensorMapping scale;
+    scale.name = replaced(weights.name, ".weight", ".scale");
+    scale.values = weights.factors;
+    scale.dims = {static_cast<int64_t>(scale.values.size())};
+    plans_.push_back(std::move(scale));
+  }
+
   static std::string first_name(const TensorRule& rule, const std::string& source) {
     if (is_mxfp4(rule.layout)) return source + "_blocks";
     return replaced(source, "{e}", "0");
@@ -197,13 +217,16 @@ class TensorMapper {
   const SourceTensor* take(const std::string& name, const std::vector<int64_t>& shape) {
     const SourceTensor* tensor = checkpoint_.find(name);
     if (!tensor) throw_error(ErrorCode::bad_file, "{}: tensor {} is missing", folder_name(), name);
-    if (tensor->shape != shape) {
-      SourceTensor needed{name, tensor->dtype, shape, tensor->file, 0, 0};
-      throw_error(ErrorCode::bad_file, "{}: tensor {}: found shape {}, needed {} by config.json",
-                  tensor->file->path(), printable(tensor->name), tensor->shape_text(), needed.shape_text());
+    return take(*tensor, shape);
+  }
+  const SourceTensor* take(const SourceTensor& tensor, const std::vector<int64_t>& shape) {
+    if (tensor.shape != shape) {
+      SourceTensor needed{tensor.name, tensor.dtype, shape, tensor.file, 0, 0};
+      throw_error(ErrorCode::bad_file, "{}: tensor {}: found shape {}, needed {} by config.json", tensor.file->path(),
+                  printable(tensor.name), tensor.shape_text(), needed.shape_text());
     }
-    used_.insert(tensor);
-    return tensor;
+    used_.insert(&tensor);
+    return &tensor;
   }
 
   const SourceTensor* take_floats(const std::string& name, const std::vector<int64_t>& shape) {
@@ -212,21 +235,79 @@ class TensorMapper {
     return tensor;
   }
 
-  // Adds a matrix or vector of floats, or a matrix in FP8 with the scales of its blocks.
+  // Adds a matrix or vector of floats, or a matrix in FP8 or NVFP4 with its scales.
   void add_source(TensorMapping& mapping, const std::string& name, const std::vector<int64_t>& shape) {
-    const SourceTensor* tensor = checkpoint_.find(name);
+    const SourceTensor* tensor = checkpoint_.find_stored(name);
+    if (tensor != nullptr && shape.size() == 2 && is_nvfp4(*tensor, name)) return add_nvfp4(mapping, *tensor, name, shape);
+    if (mapping.of_nvfp4()) refuse_dtype(*take(name, shape), "U8, as of the experts before");
     if (tensor == nullptr || tensor->dtype != SourceDType::F8_E4M3 || shape.size() != 2) {
       mapping.sources.push_back(take_floats(name, shape));
       if (!mapping.block_scales.empty()) mapping.block_scales.push_back(nullptr);
       return;
     }
-    mapping.block_scales.resize(mapping.sources.size());  // none for those before
+    const SourceTensor* scales = take_fp8_scales(name, shape);
     mapping.sources.push_back(take(name, shape));
-    const auto [block_rows, block_cols] = config_.fp8_block;
+    const auto [block_rows, block_cols] = block_of(*scales, shape);
+    add_scales(mapping, *scales, block_rows, block_cols);
+  }
+
+  const SourceTensor* take_fp8_scales(const std::string& name, const std::vector<int64_t>& shape) {
+    const std::string scale = name + "_scale";
+    const SourceTensor* found = checkpoint_.find(scale);
+    const auto are_of_rows = [&] { return found->n_elements() == shape[0] && found->shape[0] == shape[0]; };
+    if (found && (found->n_elements() == 1 || are_of_rows())) return take_floats(scale, found->shape);
+    const auto [rows, cols] = config_.fp8_block;
+    return take_floats(found ? scale : scale + "_inv", {ceil_div(shape[0], rows), ceil_div(shape[1], cols)});
+  }
+
+  // Rows and columns that share a scale.
+  std::array<int64_t, 2> block_of(const SourceTensor& scales, const std::vector<int64_t>& shape) const {
+    if (scales.n_elements() == 1) return {shape[0], shape[1]};
+    const bool of_blocks = scales.shape.size() == 2 && scales.shape[1] == ceil_div(shape[1], config_.fp8_block[1]) &&
+                           scales.shape[0] == ceil_div(shape[0], config_.fp8_block[0]);
+    return of_blocks ? config_.fp8_block : std::array<int64_t, 2>{1, shape[1]};
+  }
+
+  // Of the last source. Those before it may have none.
+  void add_scales(TensorMapping& mapping, const SourceTensor& scales, int64_t block_rows, int64_t block_cols) const {
+    if (mapping.block_rows != 0 && (mapping.block_rows != block_rows || mapping.block_cols != block_cols)) {
+      throw_error(ErrorCode::bad_file, "{}: tensor {}: found scales of {} x {} weights, needed {} x {}, as for the experts before",
+                  scales.file->path(), printable(scales.name), block_rows, block_cols, mapping.block_rows, mapping.block_cols);
+    }
     mapping.block_rows = block_rows;
     mapping.block_cols = block_cols;
-    mapping.block_scales.push_back(
-        take_floats(name + "_scale_inv", {ceil_div(shape[0], block_rows), ceil_div(shape[1], block_cols)}));
+    mapping.block_scales.resize(mapping.sources.size());
+    mapping.block_scales.back() = &scales;
+  }
+
+  bool is_nvfp4(const SourceTensor& tensor, const std::string& name) const {
+    const SourceTensor* scales = checkpoint_.find(name + "_scale");
+    return tensor.dtype == SourceDType::U8 && scales && scales->dtype == SourceDType::F8_E4M3;
+  }
+
+  void add_nvfp4(TensorMapping& mapping, const SourceTensor& tensor, const std::string& name, const std::vector<int64_t>& shape) {
+    if (mapping.sources.size() > mapping.factors.size()) refuse_dtype(tensor, "that of the experts before");
+    if (shape[1] % kNvfp4Block != 0) {
+      throw_error(ErrorCode::bad_file, "{}: tensor {}: found {} columns by config.json, needed a multiple of {}",
+                  tensor.file->path(), printable(tensor.name), shape[1], kNvfp4Block);
+    }
+    mapping.sources.push_back(take(tensor, {shape[0], shape[1] / 2}));
+    add_scales(mapping, *take(name + "_scale", {shape[0], shape[1] / kNvfp4Block}), 1, kNvfp4Block);
+    const bool divides = checkpoint_.find(name + "_global_scale") != nullptr;
+    const float factor = take_number(name + (divides ? "_global_scale" : "_scale_2"));
+    mapping.factors.push_back(divides ? 1.0f / factor : factor);
+  }
+
+  // A factor, in a tensor of one number.
+  float take_number(const std::string& name) {
+    const SourceTensor* found = checkpoint_.find(name);
+    const SourceTensor* tensor = take(name, found && found->n_elements() == 1 ? found->shape : std::vector<int64_t>{1});
+    if (tensor->dtype != SourceDType::F32) refuse_dtype(*tensor, "F32");
+    float x;
+    tensor->file->read(tensor->offset, std::as_writable_bytes(std::span(&x, 1)));
+    if (std::isnormal(x) && x > 0.0f && std::isnormal(1.0f / x)) return x;
+    throw_error(ErrorCode::bad_file, "{}: tensor {}: found {}, needed a factor of a matrix", tensor->file->path(),
+                printable(name), x);
   }
 
   [[noreturn]] static void refuse_dtype(const SourceTensor& tensor, const char* needed) {
@@ -405,7 +486,7 @@ class TensorMapper {
       mapping.sources = {take_floats(source, {n, parts * rows, cols})};
       mapping.matrix_stride = parts * rows * cols;
     } else {
-      mapping.sources = {take_floats(source, {parts * rows, cols})};
+      add_source(mapping, source, {parts * rows, cols});
     }
     mapping.first = part * rows * cols;
     return mapping;
@@ -479,38 +560,6 @@ std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const Model
     }
   }
   return mapper.finish();
-}
-
-OutType resolve_out_type(OutType type, const std::vector<TensorMapping>& mappings) {
-  if (type != OutType::automatic) return type;
-  int64_t n_bf16 = 0, n_other = 0;
-  for (const TensorMapping& mapping : mappings) {
-    if (mapping.sources.empty() || mapping.scales || mapping.dims.size() < 2) continue;
-    const SourceDType dtype = mapping.sources[0]->dtype;
-    const bool wide_range = dtype == SourceDType::BF16 || dtype == SourceDType::F8_E4M3;  // with F32 scales
-    (wide_range ? n_bf16 : n_other) += mapping.n_elements();
-  }
-  return n_bf16 > n_other ? OutType::BF16 : OutType::F16;
-}
-
-void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type) {
-  for (TensorMapping& mapping : mappings) {
-    if (mapping.scales) continue;
-    const std::string_view name = mapping.name;
-    const bool matrix = mapping.dims.size() > 1 && name.ends_with(".weight") &&
-                        !name.ends_with("_norm.weight") &&
-                        name.find("ffn_gate_inp") == std::string_view::npos &&
-                        name.find("ssm_conv1d") == std::string_view::npos &&
-                        name.find("shortconv.conv") == std::string_view::npos;
-    if (!matrix || type == OutType::F32) {
-      mapping.dtype = DType::F32;
-    } else if (type == OutType::Q8_0) {  // F16 for rows that are not a whole number of blocks
-      mapping.dtype =
-          mapping.n_cols() % dtype_info(DType::Q8_0).block_elements == 0 ? DType::Q8_0 : DType::F16;
-    } else {
-      mapping.dtype = type == OutType::BF16 ? DType::BF16 : DType::F16;
-    }
-  }
 }
 
 }  // namespace tandem::tools

@@ -118,8 +118,9 @@ struct TensorMapping {
   std::vector<const SourceTensor*> sources;       // none: `values`
   std::vector<float> values;                      // made from config.json
   const SourceTensor* scales = nullptr;           // MXFP4 blocks
-  std::vector<const SourceTensor*> block_scales;  // of FP8 sources, one each; otherwise empty
+  std::vector<const SourceTensor*> block_scales;  // of FP8 and NVFP4 sources, one each; otherwise empty
   int64_t block_rows = 0, block_cols = 0;         // that share one of them
+  std::vector<float> factors;                     // of NVFP4 sources, one each: of the whole matrix; otherwise empty
   int64_t matrix_rows = 1;                        // rows of one matrix
   int64_t matrix_stride = 0, row_stride = 0, col_stride = 1, first = 0;
   int64_t pair_head_dim = 0;       // head size of rows to be paired; 0: rows stay
@@ -128,6 +129,7 @@ struct TensorMapping {
   float add = 0.0f;
   bool minus_exp = false;  // x becomes -exp(x)
 
+  bool of_nvfp4() const { return !factors.empty(); }
   int64_t n_cols() const { return dims[0]; }
   int64_t n_rows() const;
   int64_t n_elements() const { return n_cols() * n_rows(); }
@@ -135,18 +137,15 @@ struct TensorMapping {
   int64_t source_row(int64_t row) const;  // for a row within its matrix
 };
 
-enum class OutType { automatic, F32, F16, BF16, Q8_0 };
-
-// A source in FP8 comes with NAME_scale_inv: a factor for each block of config.fp8_block rows and columns.
+// A source in FP8 comes with NAME_scale_inv, a factor for each block of config.fp8_block rows and columns, or NAME_scale: the same,
+// or one for each row, or one. A source in NVFP4 comes with NAME_scale, FP8 factors of 16 columns, and a factor of the whole matrix:
+//   NAME [rows, cols / 2] and NAME_scale_2 (NVIDIA's ModelOpt), or
+//   NAME_packed and NAME_global_scale, which divides (compressed-tensors).
+// It stays NVFP4 where a GGUF file can have it, with the factors in a tensor of their own (NAME.scale).
 //
 // Plans all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have a
 // shape other than config.json implies, or match no rule. Says how many of vision and audio are left out.
 std::vector<TensorMapping> map_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                        const std::vector<TensorRule>& rules);
-
-// Resolves `automatic` to BF16 or F16, as most weights are stored.
-OutType resolve_out_type(OutType type, const std::vector<TensorMapping>& mappings);
-// Sets the dtypes: norms, biases and routers stay F32; MXFP4 stays MXFP4.
-void choose_dtypes(std::vector<TensorMapping>& mappings, OutType type);
 
 }  // namespace tandem::tools
