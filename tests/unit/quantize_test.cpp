@@ -68,8 +68,8 @@ class Quantize : public testing::Test {
   std::string in, out;
 };
 
-// The bytes of `source` as `dtype`, row by row on one thread.
-std::string reference_bytes(const TensorInfo& source, DType dtype, const float* importance = nullptr) {
+// The bytes of `source` as `dtype`, row by row on one thread. factors: of its matrices, or nullptr.
+std::string reference_bytes(const TensorInfo& source, DType dtype, const float* importance = nullptr, const float* factors = nullptr) {
   const int64_t width = source.dims[0];
   std::vector<float> row(static_cast<size_t>(width));
   const size_t n_bytes = row_bytes(dtype, width);
@@ -78,9 +78,19 @@ std::string reference_bytes(const TensorInfo& source, DType dtype, const float* 
     const float* weights = importance ? importance + r / source.dims[1] * width : nullptr;
     const auto at = static_cast<size_t>(r);
     dequantize_row(source.dtype, source.data + at * row_bytes(source.dtype, width), row.data(), width);
+    const float inverse = factors ? 1.0f / factors[r / source.dims[1]] : 1.0f;
+    for (float& x : row) x *= inverse;
     quantize_row(dtype, row.data(), bytes.data() + at * n_bytes, width, weights);
   }
   return bytes;
+}
+
+// The factors that a tensor is stored with; nullptr: none.
+const float* factors_of(const GgufFile& file, const TensorInfo& tensor) {
+  std::string name(tensor.name);
+  if (!name.ends_with(".weight")) return nullptr;
+  const TensorInfo* scale = file.find_tensor(name.replace(name.size() - 6, 6, "scale"));
+  return scale ? reinterpret_cast<const float*>(scale->data) : nullptr;
 }
 
 std::string bytes_of(const TensorInfo& tensor) {
@@ -99,18 +109,73 @@ TEST_F(Quantize, EveryTypeHasTheBytesOfItsRowQuantizer) {
     EXPECT_EQ(after.metadata().get<uint32_t>("general.file_type"), static_cast<uint32_t>(type.type));
     EXPECT_EQ(after.metadata().get<uint32_t>("general.quantization_version"), 2u);
     EXPECT_EQ(after.metadata().get<std::string>("general.architecture"), "llama");
-    ASSERT_EQ(after.tensors().size(), before.tensors().size());
-    size_t n_base = 0;
+    size_t n_base = 0, n_scales = 0;
     for (const TensorInfo& tensor : after.tensors()) {
+      n_scales += tensor.name.ends_with(".scale");
+      if (tensor.name.ends_with(".scale")) continue;
       const TensorInfo& source = before.tensor(tensor.name);
       EXPECT_EQ(tensor.shape_text(), source.shape_text());
       std::string& reference = references[{std::string(tensor.name), tensor.dtype}];
-      if (reference.empty()) reference = reference_bytes(source, tensor.dtype);
+      if (reference.empty()) reference = reference_bytes(source, tensor.dtype, nullptr, factors_of(after, tensor));
       EXPECT_EQ(bytes_of(tensor), reference) << type.name << " " << tensor.name;
       n_base += tensor.dtype == type.base;
     }
     EXPECT_EQ(n_base > 0, type.type != FileType::MXFP4) << type.name;  // no experts here
+    EXPECT_EQ(n_scales > 0, type.type == FileType::NVFP4) << type.name;
+    EXPECT_EQ(after.tensors().size(), before.tensors().size() + n_scales);
   }
+}
+
+// NVFP4's own scales are coarse for the weights of large models; with a factor of the matrix they are not.
+TEST_F(Quantize, Nvfp4HasAFactorForEachMatrix) {
+  shape.n_expert = 4;
+  shape.n_expert_used = 2;
+  shape.dtype = DType::F32;
+  test::TinyModel model = test::tiny_llama(shape);
+  for (auto& [name, t] : model.tensors) {  // a hundredth of the size; the first expert is zeros
+    if (t.dims.size() < 2) continue;
+    auto* x = reinterpret_cast<float*>(t.data.data());
+    const size_t n = t.data.size() / sizeof(float), n_zero = t.dims.size() > 2 ? n / 4 : 0;
+    for (size_t i = 0; i < n; ++i) x[i] *= i < n_zero ? 0.0f : 0.01f;
+  }
+  model.write(in);
+  QuantizeOptions options{.type = FileType::NVFP4, .n_threads = 3};
+  options.rules.push_back({"attn_k.weight", Regex("attn_k.weight", ""), DType::NVFP4});
+  quantize(options);
+  const GgufFile before(in), after(out);
+  EXPECT_EQ(after.find_tensor("token_embd.scale"), nullptr);
+  const TensorInfo& of_experts = after.tensor("blk.0.ffn_up_exps.scale");
+  EXPECT_EQ(of_experts.dims[0], 4);
+  EXPECT_EQ(reinterpret_cast<const float*>(of_experts.data)[0], 1.0f);
+  int n = 0;
+  for (const TensorInfo& t : after.tensors()) {
+    if (t.dtype != DType::NVFP4 || t.name.starts_with("token_embd")) continue;
+    SCOPED_TRACE(t.name);
+    const TensorInfo& source = before.tensor(t.name);
+    const float* factors = factors_of(after, t);
+    ASSERT_NE(factors, nullptr);
+    double with = 0, without = 0, size = 0;
+    std::vector<float> x(static_cast<size_t>(t.dims[0])), y(x.size());
+    for (int64_t r = 0; r < t.n_rows(); ++r) {
+      dequantize_row(source.dtype, source.data + static_cast<size_t>(r) * row_bytes(source.dtype, t.dims[0]), x.data(), t.dims[0]);
+      dequantize_row(t.dtype, t.data + static_cast<size_t>(r) * row_bytes(t.dtype, t.dims[0]), y.data(), t.dims[0]);
+      const double factor = factors[r / t.dims[1]];
+      for (size_t i = 0; i < x.size(); ++i) with += std::pow(factor * y[i] - x[i], 2);
+      std::string plain(row_bytes(t.dtype, t.dims[0]), '\0');
+      quantize_row(t.dtype, x.data(), plain.data(), t.dims[0], nullptr);
+      dequantize_row(t.dtype, plain.data(), y.data(), t.dims[0]);
+      for (size_t i = 0; i < x.size(); ++i) without += std::pow(y[i] - x[i], 2);
+      for (const float w : x) size += w * w;
+    }
+    EXPECT_LT(std::sqrt(with / size), 0.11);
+    EXPECT_LT(with, 0.9 * without);
+    ++n;
+  }
+  EXPECT_GE(n, 6);
+  // Once more: the factors are kept.
+  std::filesystem::rename(out, in);
+  quantize({.type = FileType::Q8_0, .allow_requantize = true});
+  EXPECT_EQ(bytes_of(GgufFile(out).tensor("blk.0.ffn_up_exps.scale")), bytes_of(GgufFile(in).tensor("blk.0.ffn_up_exps.scale")));
 }
 
 TEST_F(Quantize, ThreadsDoNotMatter) {

@@ -116,6 +116,18 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));
 }
 
+// The tensor for the factors of a matrix that becomes NVFP4, whose own scales end at 2^-9, a tenth of what many weights' are; empty where
+// files cannot have it: for embeddings, experts with biases and the heads' matrices of latent attention.
+std::string scale_name(const GgufFile& file, const TensorInfo& source, DType dtype) {
+  constexpr std::string_view kSuffix = ".weight";
+  if (dtype != DType::NVFP4 || source.dtype == dtype || !source.name.ends_with(kSuffix) || source.dims[3] != 1) return {};
+  const std::string base(source.name.substr(0, source.name.size() - kSuffix.size()));
+  const bool has_biases = source.dims[2] > 1 && file.find_tensor(base + ".bias") != nullptr;
+  const bool is_latent = base.ends_with(".attn_k_b") || base.ends_with(".attn_v_b");
+  if (is_token_embd(source.name) || has_biases || is_latent || file.find_tensor(base + ".scale")) return {};
+  return base + ".scale";
+}
+
 void declare_tensors(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,
                      SplitWriter& writer) {
   std::vector<uint32_t> part_of;
@@ -123,6 +135,9 @@ void declare_tensors(const GgufFile& file, const QuantizeJob& job, const Quantiz
     writer.add_tensor(tensor.source->name, tensor.dtype,
                       std::span(tensor.source->dims).first(tensor.source->n_dims));
     part_of.push_back(static_cast<uint32_t>(tensor.source->part));
+    if (tensor.scale.empty()) continue;
+    writer.add_tensor(tensor.scale, DType::F32, std::span(tensor.source->dims).subspan(2, 1));
+    part_of.push_back(part_of.back());
   }
   if (!options.keep_split) return;
   writer.split_as(std::move(part_of), static_cast<uint32_t>(file.n_parts()), PartNames::always_numbered);
@@ -140,14 +155,14 @@ QuantizeJob prepare_quantize(const GgufFile& file, const QuantizeOptions& option
     check_source(file, source, dtypes[i], options.allow_requantize);
     QuantizedTensor tensor{&source, dtypes[i],
                            row_bytes(dtypes[i], source.dims[0]) * static_cast<uint64_t>(source.n_rows()),
-                           nullptr};
+                           nullptr, scale_name(file, source, dtypes[i])};
     if (imatrix && source.dtype != dtypes[i] && is_quantized(dtypes[i])) {
       tensor.importance = importance_of(*imatrix, source);
       const bool expected = !is_token_embd(source.name) && source.name != "output.weight";
       if (!tensor.importance && expected) missing.push_back(printable(source.name));
     }
     job.n_bytes_in += source.n_bytes;
-    job.n_bytes_out += tensor.n_bytes;
+    job.n_bytes_out += tensor.n_bytes + (tensor.scale.empty() ? 0 : sizeof(float) * static_cast<uint64_t>(source.dims[2]));
     job.n_weights += source.n_elements();
     job.tensors.push_back(tensor);
   }
@@ -179,15 +194,20 @@ void write_quantized(const GgufFile& file, const QuantizeJob& job, const Quantiz
   int64_t n_weights_done = 0;
   for (size_t i = 0; i < job.tensors.size(); ++i) {
     const QuantizedTensor& tensor = job.tensors[i];
+    const std::vector<float> factors = tensor.scale.empty() ? std::vector<float>() : converter.nvfp4_factors(*tensor.source);
     writer.begin_tensor(tensor.source->name);
     const std::span<const float> importance =
         tensor.importance ? std::span<const float>(*tensor.importance) : std::span<const float>();
-    converter.convert(*tensor.source, file.part_path(tensor.source->part), tensor.dtype, importance,
+    converter.convert(*tensor.source, file.part_path(tensor.source->part), tensor.dtype, importance, factors,
                       [&](std::span<const std::byte> bytes, int64_t n_weights) {
                         writer.append(bytes);
                         n_weights_done += n_weights;
                         if (progress) progress({i, false, n_weights_done});
                       });
+    if (!tensor.scale.empty()) {
+      writer.begin_tensor(tensor.scale);
+      writer.append(std::as_bytes(std::span(factors)));
+    }
     if (progress) progress({i, true, n_weights_done});
   }
   writer.finish();

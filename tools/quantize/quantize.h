@@ -43,6 +43,7 @@ struct QuantizedTensor {
   DType dtype;
   uint64_t n_bytes;                      // in dtype
   const std::vector<float>* importance;  // [n_expert or 1, dims[0]], or nullptr
+  std::string scale;  // name of a tensor behind it: what each matrix is divided by before it is quantized, [n_expert or 1]; or empty
 };
 
 struct QuantizeJob {

@@ -1,6 +1,7 @@
 #include "tools/quantize/rows.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -24,39 +25,68 @@ constexpr int64_t kBatchWeights = int64_t{1} << 21;  // in memory at once
 
 RowConverter::RowConverter(ThreadPool& pool) : pool_(pool), rows_(static_cast<size_t>(pool.n_threads())) {}
 
+template <class Fn>
+void RowConverter::for_each_row(const TensorInfo& source, int64_t first, int64_t n, Fn fn) {
+  if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
+  const int64_t width = source.dims[0], item_rows = std::max<int64_t>(1, kItemWeights / width);
+  const DequantizeFn dequantize = dequantize_fn(source.dtype);
+  const size_t in_bytes = row_bytes(source.dtype, width);
+  for (auto& row : rows_) row.resize(width);
+  pool_.run([&](Worker& worker) {
+    const auto index = static_cast<size_t>(worker.index());
+    float* x = rows_[index].data();
+    worker.for_each(ceil_div(n, item_rows), [&](int64_t item) {
+      for (int64_t r = first + item * item_rows; r < first + std::min(n, (item + 1) * item_rows); ++r) {
+        dequantize(source.data + static_cast<size_t>(r) * in_bytes, x, width);
+        fn(r, x, index);
+      }
+    });
+  });
+}
+
+std::vector<float> RowConverter::nvfp4_factors(const TensorInfo& source) {
+  constexpr float kMost = 448.0f * 6.0f;  // the greatest scale times the greatest level
+  const auto n_matrices = static_cast<size_t>(source.dims[2]);
+  std::vector<std::vector<float>> most(rows_.size(), std::vector<float>(n_matrices, 0.0f));
+  for_each_row(source, 0, source.n_rows(), [&](int64_t row, const float* x, size_t worker) {
+    float& max = most[worker][static_cast<size_t>(row / source.dims[1]) % n_matrices];
+    for (int64_t i = 0; i < source.dims[0]; ++i) max = std::max(max, std::fabs(x[i]));
+  });
+  std::vector<float> factors(n_matrices, 0.0f);
+  for (size_t m = 0; m < n_matrices; ++m) {
+    for (const std::vector<float>& of_worker : most) factors[m] = std::max(factors[m], of_worker[m] / kMost);
+    if (!std::isnormal(factors[m]) || !std::isnormal(1.0f / factors[m])) factors[m] = 1.0f;
+  }
+  return factors;
+}
+
 void RowConverter::convert(const TensorInfo& source, const std::string& path, DType dtype,
-                           std::span<const float> importance, const Sink& sink) {
+                           std::span<const float> importance, std::span<const float> factors, const Sink& sink) {
   const int64_t width = source.dims[0], n_rows = source.n_rows();
   const bool copies = dtype == source.dtype;
   if (copies && !dtype_info(dtype).to_float) {  // integers and the like
     return sink({source.data, source.n_bytes}, source.n_elements());
   }
-  const DequantizeFn dequantize = dequantize_fn(source.dtype);
   const QuantizeFn quantize = copies ? nullptr : quantize_fn(dtype);
   const size_t in_bytes = row_bytes(source.dtype, width), out_bytes = row_bytes(dtype, width);
   const int64_t n_slices = static_cast<int64_t>(importance.size()) / width;
-  const int64_t item_rows = std::max<int64_t>(1, kItemWeights / width);
   const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
   WeightDefects defects;
 
   for (int64_t first = 0; first < n_rows; first += batch_rows) {
-    if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
     const int64_t n = std::min(batch_rows, n_rows - first);
     const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
     if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);
-    for (auto& row : rows_) row.resize(width);
-    pool_.run([&](Worker& worker) {
-      float* x = rows_[worker.index()].data();
-      worker.for_each(ceil_div(n, item_rows), [&](int64_t item) {
-        for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
-          dequantize(in + static_cast<size_t>(r) * in_bytes, x, width);
-          defects.count(x, width, dtype);
-          if (copies) continue;
-          const int64_t slice = n_slices > 1 ? (first + r) / source.dims[1] % n_slices : 0;
-          const float* weights = n_slices > 0 ? importance.data() + slice * width : nullptr;
-          quantize(x, out_.data() + static_cast<size_t>(r) * out_bytes, width, weights);
-        }
-      });
+    for_each_row(source, first, n, [&](int64_t r, float* x, size_t) {
+      defects.count(x, width, dtype);
+      if (copies) return;
+      const int64_t matrix = r / source.dims[1], slice = n_slices > 1 ? matrix % n_slices : 0;
+      const float* weights = n_slices > 0 ? importance.data() + slice * width : nullptr;
+      if (!factors.empty()) {
+        const float factor = 1.0f / factors[static_cast<size_t>(matrix) % factors.size()];
+        for (int64_t i = 0; i < width; ++i) x[i] *= factor;
+      }
+      quantize(x, out_.data() + static_cast<size_t>(r - first) * out_bytes, width, weights);
     });
     if (defects.any()) continue;  // only counts the rest
     const size_t n_bytes = static_cast<size_t>(n) * out_bytes;

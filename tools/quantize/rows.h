@@ -21,13 +21,22 @@ class RowConverter {
  public:
   explicit RowConverter(ThreadPool& pool);
 
+  // Factors of matrices, [dims[2]]: of which each weight divided by its own is in the range of NVFP4, with the greatest of a matrix at
+  // its end. 1 for a matrix of zeros.
+  std::vector<float> nvfp4_factors(const TensorInfo& source);
+
   // importance: [n_slices, dims[0]] for the slices of dims[2], or [dims[0]] for all, or empty.
+  // factors: what the weights of a matrix are divided by, [dims[2]]; or empty.
   // sink gets the rows in order; n_weights is how many weights they hold.
   using Sink = std::function<void(std::span<const std::byte> bytes, int64_t n_weights)>;
   void convert(const TensorInfo& source, const std::string& path, DType dtype,
-               std::span<const float> importance, const Sink& sink);
+               std::span<const float> importance, std::span<const float> factors, const Sink& sink);
 
  private:
+  // Runs fn(row, floats of that row, index of the worker) for n rows from `first` on.
+  template <class Fn>
+  void for_each_row(const TensorInfo& source, int64_t first, int64_t n, Fn fn);
+
   ThreadPool& pool_;
   std::vector<std::vector<float>> rows_;  // of each worker
   std::vector<std::byte> out_;
