@@ -355,6 +355,13 @@ TEST_F(BadFolder, ScalesOfQuantizationTools) {
               AllOf(HasSubstr(q + "_scale"), HasSubstr("found shape")));
   EXPECT_THAT(spoiled(kMultiplied, [&](HfFolder& f) { std::swap(f.tensors[q].shape[0], f.tensors[q].shape[1]); }),
               AllOf(HasSubstr(q), HasSubstr("found shape")));
+  // Experts in one tensor, which cannot be packed.
+  HfFolder whole = test::family_folder(test::load_family("qwen3_vl_moe"));
+  const std::string experts = "model.language_model.layers.0.mlp.experts.gate_up_proj";
+  const auto node = whole.tensors.extract(experts);
+  ASSERT_FALSE(node.empty());
+  whole.tensors[experts + "_packed"] = node.mapped();
+  EXPECT_THAT(refusal(whole), AllOf(HasSubstr("layers.0.mlp.experts.gate_up_proj"), HasSubstr("is missing")));
   // Experts of one matrix that are stored in several ways.
   const HfTensor plain{"BF16", {96, 64}, std::string(96 * 64 * 2, '\x3f')};
   for (const auto quantization : {kDivided, kMultiplied}) {

@@ -47,8 +47,10 @@ class Matrix {
     }
   }
 
-  void fp8(const std::string& name, int64_t block_rows, int64_t block_cols, std::vector<int64_t> shape, HfFolder& quantized) {
+  // Of a matrix in two: scales in F32 and as NAME_scale_inv, with the second of two shapes.
+  void fp8(const std::string& name, int64_t block_rows, int64_t block_cols, const std::vector<int64_t> (&shapes)[2], HfFolder& quantized) {
     const int64_t across = ceil_div(cols_, block_cols);
+    const bool other = random_() % 2 == 0;
     std::vector<float> scales;
     std::string scale_bytes;
     for (int64_t i = 0; i < ceil_div(rows_, block_rows) * across; ++i) {
@@ -63,7 +65,11 @@ class Matrix {
       values_.push_back(fp8_e4m3_to_fp32(static_cast<uint8_t>(codes[static_cast<size_t>(i)])) * scales[at]);
     }
     quantized.tensors[name] = {"F8_E4M3", {rows_, cols_}, codes};
-    quantized.tensors[name + "_scale"] = {"BF16", std::move(shape), scale_bytes};
+    if (other) {
+      quantized.tensors[name + "_scale_inv"] = floats_of(shapes[1], scales);
+    } else {
+      quantized.tensors[name + "_scale"] = {"BF16", shapes[0], scale_bytes};
+    }
   }
 
   HfTensor floats() const { return floats_of({rows_, cols_}, values_); }
@@ -104,10 +110,11 @@ int quantize_matrices(const HfFolder& folder, HfQuantization quantization, unsig
         quantized.tensors[module + ".input_scale"] = floats_of({}, {7});
         if (name.ends_with("k_proj.weight")) quantized.tensors[module + ".k_scale"] = floats_of({}, {7});
         break;
-      case HfQuantization::fp8_matrix: matrix.fp8(name, rows, cols, {}, quantized); break;
-      case HfQuantization::fp8_rows: matrix.fp8(name, 1, cols, {rows, 1}, quantized); break;
+      case HfQuantization::fp8_matrix: matrix.fp8(name, rows, cols, {{}, {1}}, quantized); break;
+      case HfQuantization::fp8_rows: matrix.fp8(name, 1, cols, {{rows, 1}, {rows}}, quantized); break;
       case HfQuantization::fp8_blocks:
-        matrix.fp8(name, kBlock, kBlock, {ceil_div(rows, kBlock), ceil_div(cols, kBlock)}, quantized);
+        matrix.fp8(name, kBlock, kBlock,
+                   {{ceil_div(rows, kBlock), ceil_div(cols, kBlock)}, {ceil_div(rows, kBlock), 1, ceil_div(cols, kBlock), 1}}, quantized);
         break;
     }
     floats.tensors[name] = matrix.floats();

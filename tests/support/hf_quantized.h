@@ -8,9 +8,10 @@ namespace tandem::test {
 enum class HfQuantization {
   nvfp4_divided,     // NAME_packed, NAME_scale, NAME_global_scale (compressed-tensors)
   nvfp4_multiplied,  // NAME, NAME_scale, NAME_scale_2 (ModelOpt)
-  fp8_matrix,        // NAME, NAME_scale []
-  fp8_rows,          // NAME, NAME_scale [rows, 1]
-  fp8_blocks         // NAME, NAME_scale of config's blocks of 128 x 128
+  // NAME and NAME_scale or, at random, NAME_scale_inv
+  fp8_matrix,  // [] or [1]
+  fp8_rows,    // [rows, 1] or [rows]
+  fp8_blocks   // of 128 x 128 weights, [rows / 128, columns / 128] or [rows / 128, 1, columns / 128, 1]
 };
 
 // Replaces every matrix that products take by random weights: in `quantized` as quantization tools store them, in `floats` as F32. Scales

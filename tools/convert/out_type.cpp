@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "tools/matrix_factor.h"
+
 namespace tandem::tools {
 namespace {
 
@@ -16,9 +18,8 @@ bool is_matrix(const TensorMapping& mapping) {
 }  // namespace
 
 bool stays_nvfp4(const TensorMapping& mapping) {
-  return mapping.of_nvfp4() && is_matrix(mapping) && mapping.n_cols() % dtype_info(DType::NVFP4).block_elements == 0 &&
-         mapping.col_stride == 1 && mapping.col_order.empty() && !mapping.name.starts_with("token_embd.") &&
-         mapping.name.find(".attn_v_b.") == std::string::npos;
+  return mapping.of_nvfp4() && !factor_name(mapping.name).empty() &&
+         mapping.n_cols() % dtype_info(DType::NVFP4).block_elements == 0 && mapping.col_stride == 1 && mapping.col_order.empty();
 }
 
 bool is_repacked(const TensorMapping& mapping) {

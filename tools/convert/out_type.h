@@ -9,7 +9,7 @@ namespace tandem::tools {
 
 enum class OutType { automatic, F32, F16, BF16, Q8_0 };
 
-// Whether rows of NVFP4 can be copied. Embeddings and heads' matrices of latent attention have no factor.
+// Whether it is NVFP4 whose rows can be copied, with a factor in a tensor of its own.
 bool stays_nvfp4(const TensorMapping& mapping);
 // Whether its blocks are those of the checkpoint.
 bool is_repacked(const TensorMapping& mapping);

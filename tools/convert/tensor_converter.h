@@ -1,5 +1,6 @@
 // Converts a checkpoint's tensors to the bytes of the GGUF file, in batches of rows on all threads, so that
-// memory holds a few megabytes of a tensor (or one matrix of it, if it is transposed).
+// memory holds a few megabytes of a tensor (or one matrix of it, if it is transposed; and the scales of NVFP4 that
+// becomes floats, four bytes for 16 weights).
 //
 // Owns its buffers; use one for all tensors. Called from one thread; works on the pool's threads. Throws
 // Error(bad_file) with the tensor if weights are NaN, infinite or too large for the target, after counting

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/convert/out_type.h"
+#include "tools/matrix_factor.h"
 
 namespace tandem::tools {
 namespace {
@@ -53,13 +54,13 @@ bool is_ignored(std::string_view name, const ModelConfig& config) {
   if (config.drops_mtp && name.starts_with(kLayers) && layer_of(name) >= config.n_layer) return true;
   if (config.mixed.n_shared > 0 && name.starts_with(kLayers) && is_of_shared_cache(name, config)) return true;
   // Of quantized checkpoints: of activations and caches, which are quantized in another way here, if at all.
-  for (const char* scale : {".input_scale", ".input_global_scale", ".q_scale", ".k_scale", ".v_scale"}) {
+  for (const char* scale : {".input_scale", ".input_global_scale", ".activation_scale", ".q_scale", ".k_scale", ".v_scale"}) {
     if (name.ends_with(scale)) return true;
   }
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with(".masked_bias")) return true;
   const bool is_recurrent = config.delta_net.attention_interval > 0 || config.ssm.n_head > 0;
   if (name.starts_with("mtp.") && is_recurrent && config.n_mtp_layers == 0) return true;
-  return name == "lm_head.weight" && config.tied;
+  return name.starts_with("lm_head.weight") && config.tied;
 }
 
 // Tensors of vision and audio: only the text model is converted.
@@ -203,7 +204,7 @@ class TensorMapper {
     TensorMapping& weights = plans_.back();
     weights.dtype = DType::NVFP4;
     TensorMapping scale;
-    scale.name = replaced(weights.name, ".weight", ".scale");
+    scale.name = factor_name(weights.name);
     scale.values = weights.factors;
     scale.dims = {static_cast<int64_t>(scale.values.size())};
     plans_.push_back(std::move(scale));
@@ -230,7 +231,12 @@ class TensorMapper {
   }
 
   const SourceTensor* take_floats(const std::string& name, const std::vector<int64_t>& shape) {
-    const SourceTensor* tensor = take(name, shape);
+    return checked_floats(take(name, shape));
+  }
+  const SourceTensor* take_floats(const SourceTensor& tensor, const std::vector<int64_t>& shape) {
+    return checked_floats(take(tensor, shape));
+  }
+  static const SourceTensor* checked_floats(const SourceTensor* tensor) {
     if (tensor->dtype > SourceDType::BF16) refuse_dtype(*tensor, "F64, F32, F16 or BF16");
     return tensor;
   }
@@ -239,6 +245,7 @@ class TensorMapper {
   void add_source(TensorMapping& mapping, const std::string& name, const std::vector<int64_t>& shape) {
     const SourceTensor* tensor = checkpoint_.find_stored(name);
     if (tensor != nullptr && shape.size() == 2 && is_nvfp4(*tensor, name)) return add_nvfp4(mapping, *tensor, name, shape);
+    if (tensor != nullptr && checkpoint_.find(name) == nullptr) refuse_dtype(*tensor, "U8, with scales in F8_E4M3");
     if (mapping.of_nvfp4()) refuse_dtype(*take(name, shape), "U8, as of the experts before");
     if (tensor == nullptr || tensor->dtype != SourceDType::F8_E4M3 || shape.size() != 2) {
       mapping.sources.push_back(take_floats(name, shape));
@@ -252,20 +259,21 @@ class TensorMapper {
   }
 
   const SourceTensor* take_fp8_scales(const std::string& name, const std::vector<int64_t>& shape) {
-    const std::string scale = name + "_scale";
-    const SourceTensor* found = checkpoint_.find(scale);
-    const auto are_of_rows = [&] { return found->n_elements() == shape[0] && found->shape[0] == shape[0]; };
-    if (found && (found->n_elements() == 1 || are_of_rows())) return take_floats(scale, found->shape);
+    const SourceTensor* found = checkpoint_.find(name + "_scale");
+    if (found == nullptr) found = checkpoint_.find(name + "_scale_inv");
     const auto [rows, cols] = config_.fp8_block;
-    return take_floats(found ? scale : scale + "_inv", {ceil_div(shape[0], rows), ceil_div(shape[1], cols)});
+    const std::vector<int64_t> blocks{ceil_div(shape[0], rows), ceil_div(shape[1], cols)};
+    if (found == nullptr) return take_floats(name + "_scale_inv", blocks);
+    const auto are_of_rows = [&] { return found->n_elements() == shape[0] && found->shape[0] == shape[0]; };
+    const bool is_spread = found->shape == std::vector<int64_t>{blocks[0], 1, blocks[1], 1};  // as ModelOpt stores blocks
+    return take_floats(*found, found->n_elements() == 1 || is_spread || are_of_rows() ? found->shape : blocks);
   }
 
   // Rows and columns that share a scale.
   std::array<int64_t, 2> block_of(const SourceTensor& scales, const std::vector<int64_t>& shape) const {
     if (scales.n_elements() == 1) return {shape[0], shape[1]};
-    const bool of_blocks = scales.shape.size() == 2 && scales.shape[1] == ceil_div(shape[1], config_.fp8_block[1]) &&
-                           scales.shape[0] == ceil_div(shape[0], config_.fp8_block[0]);
-    return of_blocks ? config_.fp8_block : std::array<int64_t, 2>{1, shape[1]};
+    const bool of_rows = scales.n_elements() == shape[0] && scales.shape[0] == shape[0];
+    return of_rows ? std::array<int64_t, 2>{1, shape[1]} : config_.fp8_block;
   }
 
   // Of the last source. Those before it may have none.
@@ -468,7 +476,8 @@ class TensorMapper {
                           int64_t parts, int64_t first) {
     const int64_t n = size(Size::expert), n_rows = parts * rows;
     const std::vector<int64_t> as_columns{n, cols, n_rows}, as_rows{n, n_rows, cols};
-    const bool transposed = checkpoint_.find(source)->shape != as_rows || cols == n_rows;
+    const SourceTensor* found = checkpoint_.find(source);
+    const bool transposed = found == nullptr || found->shape != as_rows || cols == n_rows;
     mapping.dims.push_back(n);
     mapping.sources = {take_floats(source, transposed ? as_columns : as_rows)};
     mapping.matrix_stride = cols * n_rows;

@@ -137,11 +137,11 @@ struct TensorMapping {
   int64_t source_row(int64_t row) const;  // for a row within its matrix
 };
 
-// A source in FP8 comes with NAME_scale_inv, a factor for each block of config.fp8_block rows and columns, or NAME_scale: the same,
-// or one for each row, or one. A source in NVFP4 comes with NAME_scale, FP8 factors of 16 columns, and a factor of the whole matrix:
+// A source in FP8 comes with NAME_scale_inv or NAME_scale: a factor for each block of config.fp8_block rows and columns, for each row or
+// for all. A source in NVFP4 comes with NAME_scale, FP8 factors of 16 columns, and a factor of the whole matrix:
 //   NAME [rows, cols / 2] and NAME_scale_2 (NVIDIA's ModelOpt), or
 //   NAME_packed and NAME_global_scale, which divides (compressed-tensors).
-// It stays NVFP4 where a GGUF file can have it, with the factors in a tensor of their own (NAME.scale).
+// It stays NVFP4 where a GGUF file can have it (out_type.h), with the factors in a tensor of their own.
 //
 // Plans all tensors, in the order of the rules. Throws Error(bad_file) for tensors that are missing, have a
 // shape other than config.json implies, or match no rule. Says how many of vision and audio are left out.

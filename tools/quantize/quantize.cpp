@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "gguf/split_writer.h"
+#include "tools/matrix_factor.h"
 #include "tools/overwrite.h"
 #include "tools/quantize/rows.h"
 
@@ -116,16 +117,13 @@ void set_metadata(const GgufFile& file, const QuantizeOptions& options, const Im
   if (imatrix->n_chunks > 0) metadata.set("quantize.imatrix.chunks_count", Value(imatrix->n_chunks));
 }
 
-// The tensor for the factors of a matrix that becomes NVFP4, whose own scales end at 2^-9, a tenth of what many weights' are; empty where
-// files cannot have it: for embeddings, experts with biases and the heads' matrices of latent attention.
+// The tensor for the factors of a matrix that becomes NVFP4, whose own scales are multiples of 2^-9 near zero, too coarse for small
+// weights. Empty where files cannot have it.
 std::string scale_name(const GgufFile& file, const TensorInfo& source, DType dtype) {
-  constexpr std::string_view kSuffix = ".weight";
-  if (dtype != DType::NVFP4 || source.dtype == dtype || !source.name.ends_with(kSuffix) || source.dims[3] != 1) return {};
-  const std::string base(source.name.substr(0, source.name.size() - kSuffix.size()));
-  const bool has_biases = source.dims[2] > 1 && file.find_tensor(base + ".bias") != nullptr;
-  const bool is_latent = base.ends_with(".attn_k_b") || base.ends_with(".attn_v_b");
-  if (is_token_embd(source.name) || has_biases || is_latent || file.find_tensor(base + ".scale")) return {};
-  return base + ".scale";
+  const std::string name = factor_name(source.name);
+  if (dtype != DType::NVFP4 || source.dtype == dtype || name.empty() || source.dims[3] != 1 || file.find_tensor(name)) return {};
+  const bool of_experts = source.name.ends_with("_exps.weight");
+  return of_experts && file.find_tensor(std::string(source.name.substr(0, source.name.rfind('.'))) + ".bias") ? std::string() : name;
 }
 
 void declare_tensors(const GgufFile& file, const QuantizeJob& job, const QuantizeOptions& options,

@@ -25,6 +25,10 @@ constexpr int64_t kBatchWeights = int64_t{1} << 21;  // in memory at once
 
 RowConverter::RowConverter(ThreadPool& pool) : pool_(pool), rows_(static_cast<size_t>(pool.n_threads())) {}
 
+int64_t RowConverter::batch_rows(const TensorInfo& source) const {
+  return std::max<int64_t>(pool_.n_threads(), kBatchWeights / source.dims[0]);
+}
+
 template <class Fn>
 void RowConverter::for_each_row(const TensorInfo& source, int64_t first, int64_t n, Fn fn) {
   if (interrupted()) throw_error(ErrorCode::interrupted, "interrupted: the output is not written");
@@ -48,10 +52,13 @@ std::vector<float> RowConverter::nvfp4_factors(const TensorInfo& source) {
   constexpr float kMost = 448.0f * 6.0f;  // the greatest scale times the greatest level
   const auto n_matrices = static_cast<size_t>(source.dims[2]);
   std::vector<std::vector<float>> most(rows_.size(), std::vector<float>(n_matrices, 0.0f));
-  for_each_row(source, 0, source.n_rows(), [&](int64_t row, const float* x, size_t worker) {
-    float& max = most[worker][static_cast<size_t>(row / source.dims[1]) % n_matrices];
-    for (int64_t i = 0; i < source.dims[0]; ++i) max = std::max(max, std::fabs(x[i]));
-  });
+  const int64_t n_rows = source.n_rows(), at_once = batch_rows(source);
+  for (int64_t first = 0; first < n_rows; first += at_once) {
+    for_each_row(source, first, std::min(at_once, n_rows - first), [&](int64_t row, const float* x, size_t worker) {
+      float& max = most[worker][static_cast<size_t>(row / source.dims[1]) % n_matrices];
+      for (int64_t i = 0; i < source.dims[0]; ++i) max = std::max(max, std::fabs(x[i]));
+    });
+  }
   std::vector<float> factors(n_matrices, 0.0f);
   for (size_t m = 0; m < n_matrices; ++m) {
     for (const std::vector<float>& of_worker : most) factors[m] = std::max(factors[m], of_worker[m] / kMost);
@@ -70,11 +77,11 @@ void RowConverter::convert(const TensorInfo& source, const std::string& path, DT
   const QuantizeFn quantize = copies ? nullptr : quantize_fn(dtype);
   const size_t in_bytes = row_bytes(source.dtype, width), out_bytes = row_bytes(dtype, width);
   const int64_t n_slices = static_cast<int64_t>(importance.size()) / width;
-  const int64_t batch_rows = std::max<int64_t>(pool_.n_threads(), kBatchWeights / width);
+  const int64_t at_once = batch_rows(source);
   WeightDefects defects;
 
-  for (int64_t first = 0; first < n_rows; first += batch_rows) {
-    const int64_t n = std::min(batch_rows, n_rows - first);
+  for (int64_t first = 0; first < n_rows; first += at_once) {
+    const int64_t n = std::min(at_once, n_rows - first);
     const std::byte* in = source.data + static_cast<size_t>(first) * in_bytes;
     if (!copies) out_.resize(static_cast<size_t>(n) * out_bytes);
     for_each_row(source, first, n, [&](int64_t r, float* x, size_t) {

@@ -21,8 +21,7 @@ class RowConverter {
  public:
   explicit RowConverter(ThreadPool& pool);
 
-  // Factors of matrices, [dims[2]]: of which each weight divided by its own is in the range of NVFP4, with the greatest of a matrix at
-  // its end. 1 for a matrix of zeros.
+  // Returns a factor for each matrix, [dims[2]]: its largest weight divided by NVFP4's largest number, 448 * 6. 1 for a matrix of zeros.
   std::vector<float> nvfp4_factors(const TensorInfo& source);
 
   // importance: [n_slices, dims[0]] for the slices of dims[2], or [dims[0]] for all, or empty.
@@ -33,6 +32,7 @@ class RowConverter {
                std::span<const float> importance, std::span<const float> factors, const Sink& sink);
 
  private:
+  int64_t batch_rows(const TensorInfo& source) const;
   // Runs fn(row, floats of that row, index of the worker) for n rows from `first` on.
   template <class Fn>
   void for_each_row(const TensorInfo& source, int64_t first, int64_t n, Fn fn);
